@@ -10,20 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mcp import types
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    INVALID_PARAMS,
-    LOG_LEVEL_META_KEY,
-    CallToolRequestParams,
-    EmptyResult,
-    Implementation,
-    LoggingLevel,
-    LoggingMessageNotification,
-    LoggingMessageNotificationParams,
-    SetLevelRequestParams,
-)
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
@@ -61,7 +51,7 @@ LAST_WORDS = 0.5
 LINE_CHARS = 200
 _STEP = 1e-6
 
-_SEVERITIES: dict[LoggingLevel, int] = {
+_SEVERITIES: dict[types.LoggingLevel, int] = {
     "debug": logging.NOTSET,
     "info": logging.INFO,
     "notice": logging.INFO + 5,
@@ -101,7 +91,6 @@ class Offer:
     routes: Mapping[str, str] = field(default_factory=dict)
 
     def admits(self, spec: ToolSpec) -> bool:
-        """Whether clients see that tool and may call it."""
         return (
             _NAME.fullmatch(spec.name) is not None
             and (self.categories is None or spec.category in self.categories)
@@ -117,13 +106,9 @@ class Offer:
 class Tools(Protocol):
     """The methods of an executor used here: a ToolExecutor, an ExecutorClient and a ToolThread have them."""
 
-    async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult:
-        """Call a tool; an invalid call, or an error while it runs, gives a failed result."""
-        ...
+    async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult: ...
 
-    def specs(self) -> list[ToolSpec]:
-        """Return the tools as data, without I/O."""
-        ...
+    def specs(self) -> list[ToolSpec]: ...
 
 
 class Calls:
@@ -142,7 +127,6 @@ class Calls:
         return _disguised(id_) if id_ else self.own_session
 
     def context(self, ctx: Context, **metadata: object) -> ExecutionContext:
-        """Return the context of a call of that client."""
         client = ctx.session.client_params
         return ExecutionContext(
             working_dir=self.offer.working_dir,
@@ -153,7 +137,6 @@ class Calls:
         )
 
     def offered(self) -> list[ToolSpec]:
-        """Return the tools that clients see, by name."""
         return sorted(filter(self.offer.admits, self._executor.specs()), key=lambda spec: spec.name)
 
     async def refresh(self) -> None:
@@ -173,7 +156,7 @@ class Calls:
         if spec is None:
             hint = suggestion(name, [one.name for one in self.offered()])
             told = told_of(name, self.workers.catalogue.servers()) if self.workers is not None else ""
-            raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {shown(name)}{hint}{told}")
+            raise invalid(f"Unknown tool: {shown(name)}{hint}{told}")
         return spec
 
     def routing_schema(self, name: str) -> Mapping[str, Any] | None:
@@ -181,7 +164,7 @@ class Calls:
         spec = self._known(name)
         return spec.input_schema if spec is not None else None
 
-    async def run(self, ctx: Context, params: CallToolRequestParams) -> ToolResult:
+    async def run(self, ctx: Context, params: types.CallToolRequestParams) -> ToolResult:
         """Call a tool and wait for it; cancelling this cancels the call."""
         spec = await self.find(params.name)
         arguments, context = params.arguments or {}, self.context(ctx)
@@ -228,6 +211,10 @@ class Calls:
         return next(filter(self.offer.admits, named), None)
 
 
+def invalid(message: str) -> MCPError:
+    return MCPError(code=types.INVALID_PARAMS, message=message)
+
+
 async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
     """Submit a call to workers; a failed result says why it was refused."""
     try:
@@ -270,10 +257,10 @@ def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
     return f"{text}: {progress.done:g}{of}" + (f", {progress.message}" if progress.message else "")
 
 
-async def set_log_level(ctx: Context, params: SetLevelRequestParams) -> EmptyResult:
+async def set_log_level(ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
     """`logging/setLevel`: from now on, send this client what its calls log at that level or above."""
     connection_of(ctx).state[_LOWEST] = _SEVERITIES[params.level]
-    return EmptyResult()
+    return types.EmptyResult()
 
 
 def connection_of(ctx: Context) -> Connection:
@@ -310,11 +297,12 @@ class _Notices:
             await self.send(lines[-1][:LINE_CHARS] if lines else None)
         elif stream == "log" and level is not None and self._lowest is not None and level >= self._lowest:
             severity = [name for name, least in _SEVERITIES.items() if least <= max(level, 0)][-1]
-            params = LoggingMessageNotificationParams(level=severity, data=text.rstrip("\n"))
-            await self._ctx.session.send_notification(LoggingMessageNotification(params=params), self._ctx.request_id)
+            params = types.LoggingMessageNotificationParams(level=severity, data=text.rstrip("\n"))
+            await self._ctx.session.send_notification(
+                types.LoggingMessageNotification(params=params), self._ctx.request_id
+            )
 
     async def send_report(self, told: Told) -> None:
-        """Send a report from a buffer."""
         if told.done is not None:
             await self.send(told.text, told.done, told.total)
         else:
@@ -373,7 +361,7 @@ def _wants_progress(ctx: Context) -> bool:
 def _lowest_level(ctx: Context) -> int | None:
     """Return the lowest log level that the client wants: stated in the request, or until 2025-11-25 once for all."""
     if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return _SEVERITIES.get(_meta(ctx).get(LOG_LEVEL_META_KEY, ""))
+        return _SEVERITIES.get(_meta(ctx).get(types.LOG_LEVEL_META_KEY, ""))
     level: int | None = connection_of(ctx).state.get(_LOWEST)
     return level
 
@@ -383,7 +371,7 @@ def _meta(ctx: Context) -> Mapping[str, Any]:
     return meta if isinstance(meta, dict) else {}
 
 
-def agent_name(client: Implementation) -> str:
+def agent_name(client: types.Implementation) -> str:
     return clean_text(f"{client.name}/{client.version}" if client.version else client.name)[:LONGEST_NAME]
 
 

@@ -11,13 +11,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from mcp import types
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, ReadResourceResult
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.artifacts.media import OCTETS, media_type
 from forge_tools.artifacts.reader import seen
 from forge_tools.errors import InvalidCallError
-from forge_tools.mcp.calls import Calls, Context
+from forge_tools.mcp.calls import Calls, Context, invalid
 from forge_tools.model.artifacts import PAGE_LINES, SCHEME, TEXTS, Artifact, ArtifactPage, PageWish, artifact_id
 from forge_tools.model.calls import ToolResult
 from forge_tools.model.content import CONTENT, Json, Link, Part, Text
@@ -177,8 +176,6 @@ def _link(result: ToolResult) -> types.ResourceLink | None:
 
 
 class ArtifactReader(Protocol):
-    """Where artifacts are stored."""
-
     async def find(self, id: str, session_id: str | None, /) -> Artifact | None: ...
 
     async def ids(self, session_id: str | None, beginning: str, most: int, /) -> list[str]: ...
@@ -209,9 +206,7 @@ class Resources:
         if isinstance(ref, types.PromptReference) or ref.uri not in {one.uri_template for one in _TEMPLATES}:
             known = " or ".join(one.uri_template for one in _TEMPLATES)
             asked = ref.name if isinstance(ref, types.PromptReference) else ref.uri
-            raise MCPError(
-                code=INVALID_PARAMS, message=f"There is nothing to complete for {shown(asked)}; ask for {known}"
-            )
+            raise invalid(f"There is nothing to complete for {shown(asked)}; ask for {known}")
         ids, session = list[str](), self._calls.session(ctx)
         # Clients over HTTP in a protocol without sessions share one, and are told of no handle of each other's.
         is_shared = ctx.request is not None and session == self._calls.own_session
@@ -220,50 +215,49 @@ class Resources:
         values, has_more = ids[:MOST_COMPLETED], len(ids) > MOST_COMPLETED
         return types.CompleteResult(completion=types.Completion(values=values, has_more=has_more))
 
-    async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> ReadResourceResult:
+    async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         address, is_paged, query = params.uri.partition("?")
         id_ = artifact_id(address)
         artifact = await self._artifacts.find(id_, self._calls.session(ctx)) if id_ else None
         if artifact is None:
-            code = INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
+            code = types.INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
             message = f"Resource not found, or expired: {shown(params.uri)}"
             raise MCPError(code=code, message=message, data={"uri": params.uri})
         if is_paged:
             return await self._page(params.uri, artifact, _wish(query))
         if artifact.size > LARGEST:
-            message = (
+            raise invalid(
                 f"{artifact.handle} is {artifact.size:,} bytes; the limit for one resource is {LARGEST:,}. "
                 f"Read it in pages, {artifact.handle}?offset=1 first, or with the tool Read, file_path {artifact.handle}."
             )
-            raise MCPError(code=INVALID_PARAMS, message=message)
         data = b"".join([chunk async for chunk in self._artifacts.read(artifact)])
-        return ReadResourceResult(contents=[_contents(params.uri, data)])
+        return types.ReadResourceResult(contents=[_contents(params.uri, data)])
 
-    async def _page(self, uri: str, artifact: Artifact, wish: PageWish) -> ReadResourceResult:
+    async def _page(self, uri: str, artifact: Artifact, wish: PageWish) -> types.ReadResourceResult:
         try:
             page = await self._artifacts.page(artifact, wish)
         except InvalidCallError as error:
-            raise MCPError(code=INVALID_PARAMS, message=error.message) from error
+            raise invalid(error.message) from error
         meta: dict[str, Any] = {f"{META}/start": page.start, f"{META}/end": page.end, f"{META}/size": page.size}
         if page.next:
             limits = {"limit": wish.limit, "max_bytes": wish.max_bytes if wish.max_bytes != PAGE_BYTES else None}
             following = page.next | {name: value for name, value in limits.items() if value is not None}
             meta[f"{META}/next"] = f"{artifact.handle}?{urlencode(following)}"
-        return ReadResourceResult(contents=[_contents(uri, page.data, meta)])
+        return types.ReadResourceResult(contents=[_contents(uri, page.data, meta)])
 
 
 def _wish(query: str) -> PageWish:
-    """Parse the part of the address that selects the page."""
     try:
         given = {
             name: int(value) for name, value in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
         }
         wish = PageWish(**{"max_bytes": PAGE_BYTES} | given)
     except (TypeError, ValueError) as error:
-        message = f"{shown(query)} does not name a page. Give whole numbers for any of {', '.join(_WISHES)}."
-        raise MCPError(code=INVALID_PARAMS, message=message) from error
+        raise invalid(
+            f"{shown(query)} does not name a page. Give whole numbers for any of {', '.join(_WISHES)}."
+        ) from error
     if wish.most_bytes > LARGEST:
-        raise MCPError(code=INVALID_PARAMS, message=f"max_bytes {wish.most_bytes:,} is more than {LARGEST:,}.")
+        raise invalid(f"max_bytes {wish.most_bytes:,} is more than {LARGEST:,}.")
     return wish
 
 

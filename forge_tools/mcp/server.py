@@ -7,26 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import anyio
+from mcp import types
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CompleteRequestParams,
-    GetTaskRequestParams,
-    ListToolsResult,
-    NotificationParams,
-    PaginatedRequestParams,
-    ReadResourceRequestParams,
-    ServerCapabilities,
-    ServerTasksCapability,
-    SetLevelRequestParams,
-    ToolListChangedNotification,
-)
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
@@ -34,7 +20,7 @@ from forge_tools import __version__
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError, first_problem
-from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Offer, Tools, connection_of, set_log_level
+from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Offer, Tools, connection_of, invalid, set_log_level
 from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, BackgroundTools, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
@@ -48,7 +34,7 @@ PAGE = 100
 PATIENCE = 2.0
 """How many seconds to wait for a client that does not read."""
 
-_TASKS = ServerTasksCapability.model_validate({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}})
+_TASKS = types.ServerTasksCapability.model_validate({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}})
 
 
 class ToolServer(Server[None]):
@@ -71,9 +57,9 @@ class ToolServer(Server[None]):
             on_list_tools=self._list_tools,
             on_subscriptions_listen=ListenHandler(self.listeners),
         )
-        self.add_request_handler("tools/call", CallToolRequestParams, self._call_tool)
-        self.add_request_handler("logging/setLevel", SetLevelRequestParams, set_log_level)
-        self.add_notification_handler("notifications/initialized", NotificationParams, self._join)
+        self.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
+        self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_log_level)
+        self.add_notification_handler("notifications/initialized", types.NotificationParams, self._join)
         self.middleware.append(_told)
         client = self.calls.workers
         self._tasks = Tasks(self.calls, client) if client else None
@@ -81,17 +67,17 @@ class ToolServer(Server[None]):
         if self._tasks is not None:
             self.extensions[EXTENSION] = {}
             self.middleware.append(self._tasks.create)
-            self.add_request_handler("tasks/get", GetTaskRequestParams, self._tasks.get)
-            self.add_request_handler("tasks/result", GetTaskRequestParams, self._tasks.result)
-            self.add_request_handler("tasks/cancel", GetTaskRequestParams, self._tasks.cancel)
-            self.add_request_handler("tasks/update", GetTaskRequestParams, self._tasks.update)
-            self.add_request_handler("tasks/list", PaginatedRequestParams, self._tasks.list)
+            self.add_request_handler("tasks/get", types.GetTaskRequestParams, self._tasks.get)
+            self.add_request_handler("tasks/result", types.GetTaskRequestParams, self._tasks.result)
+            self.add_request_handler("tasks/cancel", types.GetTaskRequestParams, self._tasks.cancel)
+            self.add_request_handler("tasks/update", types.GetTaskRequestParams, self._tasks.update)
+            self.add_request_handler("tasks/list", types.PaginatedRequestParams, self._tasks.list)
         if artifacts is not None:
             resources = Resources(artifacts, self.calls)
-            self.add_request_handler("resources/list", PaginatedRequestParams, resources.list)
-            self.add_request_handler("resources/templates/list", PaginatedRequestParams, resources.templates)
-            self.add_request_handler("resources/read", ReadResourceRequestParams, resources.read)
-            self.add_request_handler("completion/complete", CompleteRequestParams, resources.complete)
+            self.add_request_handler("resources/list", types.PaginatedRequestParams, resources.list)
+            self.add_request_handler("resources/templates/list", types.PaginatedRequestParams, resources.templates)
+            self.add_request_handler("resources/read", types.ReadResourceRequestParams, resources.read)
+            self.add_request_handler("completion/complete", types.CompleteRequestParams, resources.complete)
 
     def get_capabilities(
         self,
@@ -100,7 +86,7 @@ class ToolServer(Server[None]):
         extensions: dict[str, dict[str, Any]] | None = None,
         *,
         protocol_version: str | None = None,
-    ) -> ServerCapabilities:
+    ) -> types.ServerCapabilities:
         """Return the capabilities of this server; the SDK itself supports neither tasks nor changing tools."""
         told = super().get_capabilities(
             NotificationOptions(tools_changed=True),
@@ -143,19 +129,19 @@ class ToolServer(Server[None]):
     def _fingerprint(self) -> object:
         return tuple((spec.name, spec.digest) for spec in self.calls.offered())
 
-    async def _join(self, ctx: Context, _params: NotificationParams) -> None:
+    async def _join(self, ctx: Context, _params: types.NotificationParams) -> None:
         self.listeners.join(ctx.session, connection_of(ctx).exit_stack)
 
-    async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+    async def _list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         as_task = self._tasks is not None and ctx.protocol_version == CORE_VERSION
         mine = self._background.tools if self._background else ()
         taken = {tool.name for tool in mine}
         tools = [*mine, *(listed(spec, as_task=as_task) for spec in self.calls.offered() if spec.name not in taken)]
         start = _position(params.cursor if params else None)
         end = start + PAGE
-        return ListToolsResult(tools=tools[start:end], next_cursor=str(end) if end < len(tools) else None)
+        return types.ListToolsResult(tools=tools[start:end], next_cursor=str(end) if end < len(tools) else None)
 
-    async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> HandlerResult:
         if self._background is not None:
             answer = await self._background.call(params.name, params.arguments or {}, ctx)
             if answer is not None:
@@ -184,11 +170,10 @@ class Listeners(InMemorySubscriptionBus):
         return bool(self._sessions or self._listeners)
 
     async def tell(self) -> None:
-        """Notify all clients that the tools have changed."""
         await self.publish(ToolsListChanged())
         for session in list(self._sessions.values()):
             with anyio.move_on_after(PATIENCE):
-                await session.send_notification(ToolListChangedNotification())
+                await session.send_notification(types.ToolListChangedNotification())
 
 
 class Transport(Protocol):
@@ -230,9 +215,9 @@ async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
         return await call_next(ctx)
     except ForgeError as error:
         details = {"code": str(error.code), "retryable": error.retryable}
-        raise MCPError(code=INTERNAL_ERROR, message=error.message, data=details) from error
+        raise MCPError(code=types.INTERNAL_ERROR, message=error.message, data=details) from error
     except ValidationError as error:  # the SDK would not say which parameter
-        raise MCPError(INVALID_PARAMS, f"Invalid request parameters: {first_problem(error)}") from error
+        raise invalid(f"Invalid request parameters: {first_problem(error)}") from error
 
 
 def _position(cursor: str | None) -> int:
@@ -241,4 +226,4 @@ def _position(cursor: str | None) -> int:
         return 0
     if cursor.isdecimal() and len(cursor) < 10:
         return int(cursor)
-    raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; list from the start, without one")
+    raise invalid("Unknown cursor; list from the start, without one")

@@ -6,34 +6,21 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mcp import types
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
-from mcp.types import (
-    HEADER_MISMATCH,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
-    CallToolRequestParams,
-    CallToolResult,
-    ClientCapabilities,
-    GetTaskRequestParams,
-    PaginatedRequestParams,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeoutError
-from forge_tools.mcp.calls import Calls, Context, described, submit
-from forge_tools.mcp.content import answered, shown_whole
+from forge_tools.mcp.calls import Calls, Context, described, invalid, submit
+from forge_tools.mcp.content import answered, listed, shown_whole
 from forge_tools.model.calls import ToolResult
 from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.scope import Progress
+from forge_tools.model.tools import Capabilities, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schema import shown
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -51,7 +38,7 @@ LONGEST_WAIT = 30.0
 
 RELATED = "io.modelcontextprotocol/related-task"
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_DECLARED = ClientCapabilities(extensions={EXTENSION: {}})
+_DECLARED = types.ClientCapabilities(extensions={EXTENSION: {}})
 
 
 class Tasks:
@@ -69,7 +56,7 @@ class Tasks:
         is_call = ctx.method == "tools/call" and ctx.request_id is not None and "task" in (ctx.params or {})
         if not is_call or ctx.protocol_version != CORE_VERSION or ctx.session.client_params is None:
             return await call_next(ctx)
-        params = CallToolRequestParams.model_validate(ctx.params, by_name=False)
+        params = types.CallToolRequestParams.model_validate(ctx.params, by_name=False)
         asked = params.task.ttl if params.task else None
         ttl = None if asked is None else min(max(asked, 0), LONGEST_TTL_MS)
         handle = await self._submit(ctx, params, ttl=ttl, is_long=True)
@@ -77,7 +64,7 @@ class Tasks:
             answered(handle) if isinstance(handle, ToolResult) else {"task": _form(await handle.record(), is_core=True)}
         )
 
-    async def call(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
+    async def call(self, ctx: Context, params: types.CallToolRequestParams) -> HandlerResult:
         """Call a tool for a client that accepts a task as the answer: it gets one if the call is not over soon."""
         handle = await self._submit(ctx, params, ttl=None, is_long=False)
         if isinstance(handle, ToolResult):
@@ -86,7 +73,7 @@ class Tasks:
             return await shown_whole(await handle.result())
         return {"resultType": "task", **_form(await handle.record(), is_core=False)}
 
-    async def get(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+    async def get(self, ctx: Context, params: types.GetTaskRequestParams) -> HandlerResult:
         record = await self._find(ctx, params.task_id)
         progress = (await self._progress_of([record])).get(record.id)
         if ctx.protocol_version == CORE_VERSION:
@@ -95,21 +82,21 @@ class Tasks:
         if _status(record) == "completed":
             outcome = {"result": await self._payload(record)}
         elif _status(record) == "failed":
-            outcome = {"error": {"code": INTERNAL_ERROR, "message": record.error or record.status.value}}
+            outcome = {"error": {"code": types.INTERNAL_ERROR, "message": record.error or record.status.value}}
         return {"resultType": "complete", **_form(record, progress, is_core=False), **outcome}
 
-    async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+    async def result(self, ctx: Context, params: types.GetTaskRequestParams) -> HandlerResult:
         """Wait for the end of a task and return the answer of its call."""
         _require_core(ctx)
         record = await self._find(ctx, params.task_id)
         payload = await self._payload(record)
         return {**payload, "_meta": {**payload.get("_meta", {}), RELATED: {"taskId": record.id}}}
 
-    async def cancel(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+    async def cancel(self, ctx: Context, params: types.GetTaskRequestParams) -> HandlerResult:
         record = await self._find(ctx, params.task_id)
         is_core = ctx.protocol_version == CORE_VERSION
         if record.is_over and is_core:
-            raise _invalid(f"Task {record.id} has already ended: {record.status.value}")
+            raise invalid(f"Task {record.id} has already ended: {record.status.value}")
         handle = self._client.calls.attach(record.id)
         await handle.cancel("cancelled as a task by an MCP client")
         if not is_core:
@@ -118,18 +105,18 @@ class Tasks:
             await handle.result(CANCEL_PATIENCE)
         return _form(await handle.record(), is_core=True)
 
-    async def update(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+    async def update(self, ctx: Context, params: types.GetTaskRequestParams) -> HandlerResult:
         """Accept input for a task; none of our tools requests any, so it is ignored."""
         if ctx.protocol_version == CORE_VERSION:
             raise _no_method(ctx)
         await self._find(ctx, params.task_id)
         return {"resultType": "complete"}
 
-    async def list(self, ctx: Context, params: PaginatedRequestParams) -> HandlerResult:
+    async def list(self, ctx: Context, params: types.PaginatedRequestParams) -> HandlerResult:
         """Return the tasks of this session, newest first."""
         _require_core(ctx)
         if params.cursor is not None and not _ID.fullmatch(params.cursor):
-            raise _invalid("Unknown cursor; list from the start, without one")
+            raise invalid("Unknown cursor; list from the start, without one")
         session = self._calls.session(ctx)
         records = await self._client.history.list(session_id=session, limit=PAGE + 1, before=params.cursor)
         page = [record for record in records[:PAGE] if mark_of(record).get("task") is True and not _is_expired(record)]
@@ -138,7 +125,7 @@ class Tasks:
         return {"tasks": [_form(record, progress.get(record.id), is_core=True) for record in page], **more}
 
     async def _submit(
-        self, ctx: Context, params: CallToolRequestParams, *, ttl: int | None, is_long: bool
+        self, ctx: Context, params: types.CallToolRequestParams, *, ttl: int | None, is_long: bool
     ) -> Handle | ToolResult:
         spec = await self._calls.find(params.name)
         context = self._calls.context(ctx, task=True, ttl=ttl)
@@ -160,7 +147,7 @@ class Tasks:
             _require_core(ctx)
         elif not takes_tasks(ctx):
             raise MCPError(
-                code=MISSING_REQUIRED_CLIENT_CAPABILITY,
+                code=types.MISSING_REQUIRED_CLIENT_CAPABILITY,
                 message="Missing required client capability",
                 data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
             )
@@ -169,9 +156,9 @@ class Tasks:
             record = await self._client.history.get(task_id)
             if record.id == task_id and mark_of(record).get("task") is True:
                 if _is_expired(record):
-                    raise _invalid(f"Task {record.id} has expired")
+                    raise invalid(f"Task {record.id} has expired")
                 return record
-        raise _invalid(f"Unknown task: {shown(task_id)}")
+        raise invalid(f"Unknown task: {shown(task_id)}")
 
 
 def takes_tasks(ctx: Context) -> bool:
@@ -183,7 +170,7 @@ def _require_same_name(ctx: Context, task_id: str) -> None:
     named = ctx.request.headers.get(MCP_NAME_HEADER) if ctx.request is not None else None
     if named is not None and ctx.protocol_version != CORE_VERSION and decode_header_value(named) != task_id:
         message = f"The header {MCP_NAME_HEADER} does not name the task of the request"
-        raise MCPError(code=HEADER_MISMATCH, message=message)
+        raise MCPError(code=types.HEADER_MISMATCH, message=message)
 
 
 def _require_core(ctx: Context) -> None:
@@ -192,11 +179,7 @@ def _require_core(ctx: Context) -> None:
 
 
 def _no_method(ctx: Context) -> MCPError:
-    return MCPError(code=METHOD_NOT_FOUND, message="Method not found", data=ctx.method)
-
-
-def _invalid(message: str) -> MCPError:
-    return MCPError(code=INVALID_PARAMS, message=message)
+    return MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=ctx.method)
 
 
 def mark_of(record: ExecutionRecord) -> dict[str, Any]:
@@ -244,55 +227,49 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-_EXECUTION = {"type": "string", "description": "The execution_id that submit_tool returned."}
-_WAIT = {
-    "type": "number",
-    "description": "Wait up to this many seconds for its end.",
-    "minimum": 0,
-    "maximum": LONGEST_WAIT,
-    "default": 0,
-}
+_EXECUTION = ToolParameter(
+    name="execution_id", type="string", description="The execution_id that submit_tool returned."
+)
 
 
-def _tool(name: str, description: str, schema: dict[str, Any], **hints: bool) -> Tool:
-    annotations = ToolAnnotations(**hints)
-    title = name.replace("_", " ")
-    schema = {"type": "object", **schema}
-    return Tool(name=name, title=title, description=description, input_schema=schema, annotations=annotations)
+def _tool(name: str, description: str, *parameters: ToolParameter, **can: bool) -> types.Tool:
+    capabilities, category = Capabilities(**can), ToolCategory.MCP
+    spec = ToolSpec(
+        name=name, description=description, category=category, parameters=parameters, capabilities=capabilities
+    )
+    return listed(spec, as_task=False)
 
 
 SUBMIT = _tool(
     "submit_tool",
     "Start a call of another tool that may take long, and return its execution_id at once. "
     "Follow it with poll_execution.",
-    {
-        "properties": {
-            "tool": {"type": "string", "description": "The tool to call."},
-            "arguments": {"type": "object", "description": "Its arguments."},
-        },
-        "required": ["tool"],
-    },
-    read_only_hint=False,
-    destructive_hint=True,
-    idempotent_hint=False,
-    open_world_hint=True,
+    ToolParameter(name="tool", type="string", description="The tool to call."),
+    ToolParameter(name="arguments", type="object", description="Its arguments.", required=False),
+    executes_commands=True,
+    accesses_network=True,
 )
 POLL = _tool(
     "poll_execution",
     "Return the state of a call that submit_tool started, or its result if it has ended.",
-    {"properties": {"execution_id": _EXECUTION, "wait_seconds": _WAIT}, "required": ["execution_id"]},
-    read_only_hint=True,
-    idempotent_hint=True,
-    open_world_hint=False,
+    _EXECUTION,
+    ToolParameter(
+        name="wait_seconds",
+        type="number",
+        description="Wait up to this many seconds for its end.",
+        required=False,
+        default=0,
+        minimum=0,
+        maximum=LONGEST_WAIT,
+    ),
+    idempotent=True,
 )
 CANCEL = _tool(
     "cancel_execution",
     "Cancel a waiting or running call that submit_tool started.",
-    {"properties": {"execution_id": _EXECUTION}, "required": ["execution_id"]},
-    read_only_hint=False,
-    destructive_hint=True,
-    idempotent_hint=True,
-    open_world_hint=False,
+    _EXECUTION,
+    executes_commands=True,
+    idempotent=True,
 )
 
 
@@ -305,7 +282,7 @@ class BackgroundTools:
         self._calls = calls
         self._client = client
 
-    async def call(self, name: str, arguments: Mapping[str, Any], ctx: Context) -> CallToolResult | None:
+    async def call(self, name: str, arguments: Mapping[str, Any], ctx: Context) -> types.CallToolResult | None:
         """Run the tool of that name, if it is one of these."""
         if name == SUBMIT.name:
             return await self._submit(arguments, ctx)
@@ -317,7 +294,7 @@ class BackgroundTools:
         except ForgeError as error:
             return _refused(error.message)
 
-    async def _submit(self, arguments: Mapping[str, Any], ctx: Context) -> CallToolResult:
+    async def _submit(self, arguments: Mapping[str, Any], ctx: Context) -> types.CallToolResult:
         name, given = arguments.get("tool"), arguments.get("arguments") or {}
         if not isinstance(name, str) or not isinstance(given, Mapping):
             return _refused("submit_tool needs `tool`, the name of a tool, and `arguments`, an object.")
@@ -333,7 +310,7 @@ class BackgroundTools:
         record = await handle.record()
         return answered(await handle.result()) if record.is_over else _state(record)  # over already: it was rejected
 
-    async def _poll(self, record: ExecutionRecord, arguments: Mapping[str, Any]) -> CallToolResult:
+    async def _poll(self, record: ExecutionRecord, arguments: Mapping[str, Any]) -> types.CallToolResult:
         seconds = arguments.get("wait_seconds") or 0
         if not isinstance(seconds, int | float) or isinstance(seconds, bool):
             return _refused("wait_seconds must be a number.")
@@ -344,7 +321,7 @@ class BackgroundTools:
             record = await self._client.history.get(record.id)
         return _state(record, (await self._client.history.progress_of([record.id])).get(record.id))
 
-    async def _cancel(self, record: ExecutionRecord, _arguments: Mapping[str, Any]) -> CallToolResult:
+    async def _cancel(self, record: ExecutionRecord, _arguments: Mapping[str, Any]) -> types.CallToolResult:
         outcome = await self._client.calls.cancel(record.id, "cancelled by an MCP client")
         return _said({"execution_id": record.id, "outcome": outcome})
 
@@ -359,15 +336,14 @@ class BackgroundTools:
         )
 
 
-def _refused(message: str) -> CallToolResult:
-    """Return a failed call, with a reason that the model can act on."""
+def _refused(message: str) -> types.CallToolResult:
     return answered(ToolResult.fail(message))
 
 
-def _state(record: ExecutionRecord, progress: Progress | None = None) -> CallToolResult:
+def _state(record: ExecutionRecord, progress: Progress | None = None) -> types.CallToolResult:
     return _said({"execution_id": record.id, "status": record.status.value, "said": described(record, progress)})
 
 
-def _said(facts: dict[str, Any]) -> CallToolResult:
+def _said(facts: dict[str, Any]) -> types.CallToolResult:
     text = "\n".join(f"{name}: {value}" for name, value in facts.items())
-    return CallToolResult(content=[TextContent(text=text)], structured_content=facts)
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=facts)

@@ -23,8 +23,6 @@ class StoppedError(RuntimeError):
 
 
 class LoopThread:
-    """A loop that runs until `stop`."""
-
     def __init__(self, name: str) -> None:
         self._lock = threading.Lock()
         self._is_stopped = False

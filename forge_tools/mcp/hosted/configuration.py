@@ -80,7 +80,6 @@ class Server(BaseModel):
     mounts: tuple[Mount, ...] = ()
 
     def offers(self, tool: str) -> bool:
-        """Whether a tool of that name may be offered."""
         return _fits(tool, self.allow_tools) and not _fits(tool, self.deny_tools)
 
     def mounted(self) -> list[tuple[str, str]]:
@@ -209,7 +208,6 @@ class ServerWalls:
             os.close(folder)
 
     def close(self) -> None:
-        """End what starts them."""
         for spawner in self._spawners.values():
             spawner.close()
 
@@ -241,7 +239,6 @@ class ServerWalls:
         return [*of_all, *(f"{'ro' if read else 'rw'}:{part}" for part, read in seen), f"rw:{home}", f"own:{temporary}"]
 
     def _home(self, server: str) -> str:
-        """Return the home of a server, which is made."""
         name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in server)[:60]
         home = self.homes / f"{name}-{sha256(server.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
         (home / ".cache").mkdir(mode=0o700, parents=True, exist_ok=True)

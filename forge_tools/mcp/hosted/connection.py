@@ -9,21 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from mcp import Client
+from mcp import Client, types
 from mcp.client.session import IncomingMessage
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    CONNECTION_CLOSED,
-    CallToolResult,
-    Implementation,
-    PaginatedRequestParams,
-    Tool,
-    ToolListChangedNotification,
-)
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools import __version__
@@ -49,7 +41,7 @@ PATIENCE = 1.0
 """Seconds that a call waits for the next attempt; if that is further off it fails at once."""
 
 _FORGOTTEN = "Session terminated"  # the SDK's message for HTTP status 404 within a session
-_CLOSED = (CONNECTION_CLOSED, "Connection closed")  # the SDK's own words; servers have other uses for the code
+_CLOSED = (types.CONNECTION_CLOSED, "Connection closed")  # the SDK's own words; servers have other uses for the code
 _END_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
@@ -85,7 +77,7 @@ class Connection:
         self.server = server
         self.walls = walls
         self._on_change = on_change
-        self.tools: Mapping[str, Tool] = {}
+        self.tools: Mapping[str, types.Tool] = {}
         self.status: Literal["starting", "serving", "failing"] = "starting"
         self.since = datetime.now(UTC)
         self.why = ""
@@ -121,7 +113,7 @@ class Connection:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
-    ) -> CallToolResult:
+    ) -> types.CallToolResult:
         """Call a tool; cancelling this notifies the server. `on_progress` receives the server's progress meanwhile.
 
         Raises:
@@ -154,7 +146,7 @@ class Connection:
 
     async def _asked(
         self, session: "Session", name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None
-    ) -> CallToolResult:
+    ) -> types.CallToolResult:
         if name not in session.tools:
             has = ", ".join(sorted(session.tools)) or "none"
             raise GoneError(f"The MCP server '{self.server.name}' no longer has a tool '{name}'. It has: {has[:500]}.")
@@ -214,7 +206,7 @@ class Session:
         self, server: Server, max_message_bytes: int, walls: ServerWalls, on_list: Callable[["Session"], None]
     ) -> None:
         self.server = server
-        self.tools: Mapping[str, Tool] = {}
+        self.tools: Mapping[str, types.Tool] = {}
         self.why = ""
         self.is_retired = False
         self.left = asyncio.Event()
@@ -224,7 +216,7 @@ class Session:
         self._changed = asyncio.Event()
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._transport = ServerProcess(server, max_message_bytes, walls) if server.command else Endpoint(server)
-        ours = Implementation(name="forge-tools", version=__version__)
+        ours = types.Implementation(name="forge-tools", version=__version__)
         self._client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
         self._serving = asyncio.create_task(self._serve(), name=f"mcp-{server.name}")
 
@@ -233,12 +225,11 @@ class Session:
         return not (self.is_retired or self._end.is_set() or self._serving.done())
 
     async def begun(self) -> bool:
-        """Wait until it has begun, or cannot."""
         return await asyncio.shield(self._ready)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
-    ) -> CallToolResult:
+    ) -> types.CallToolResult:
         self._calls += 1
         try:
             return await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
@@ -253,7 +244,6 @@ class Session:
         self._end_if_idle()
 
     async def ended(self, seconds: float | None = None) -> None:
-        """Wait for its end."""
         await asyncio.wait({self._serving}, timeout=seconds)
 
     async def end(self, seconds: float) -> None:
@@ -290,7 +280,7 @@ class Session:
                 self._ready.set_result(False)
 
     async def _hear(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
 
     async def _until_over(self) -> None:
@@ -330,12 +320,11 @@ class Session:
                 self.tools = tools
                 self._on_list(self)
 
-    async def _listed(self) -> dict[str, Tool]:
-        """Read every page of the list."""
-        tools: dict[str, Tool] = {}
+    async def _listed(self) -> dict[str, types.Tool]:
+        tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await self._client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
             for tool in page.tools:
                 tools.setdefault(tool.name, tool)
             cursor = page.next_cursor
@@ -375,7 +364,6 @@ class Endpoint:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
-        """Give the SDK its streams."""
         async with create_mcp_http_client(headers=dict(self._server.headers)) as http:
             http.event_hooks = {"response": [self._note]}
             async with streamable_http_client(self._server.url, http_client=http) as streams:

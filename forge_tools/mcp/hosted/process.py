@@ -203,7 +203,6 @@ class ServerLog:
 
 
 def shortened(line: bytes | LongLine) -> str:
-    """Format a line for people: printable and short."""
     start, size = (line.head, line.size) if isinstance(line, LongLine) else (line[: 4 * SHOWN_CHARS], len(line))
     text = plain(start.decode("utf-8", "replace").strip())
     if len(text) <= SHOWN_CHARS and size <= 4 * SHOWN_CHARS:

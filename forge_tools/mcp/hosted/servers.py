@@ -13,17 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from mcp import types
 from mcp.shared.exceptions import MCPError
-from mcp.types import (
-    BlobResourceContents,
-    CallToolResult,
-    ContentBlock,
-    EmbeddedResource,
-    ResourceLink,
-    TextContent,
-    Tool,
-    ToolAnnotations,
-)
 from pydantic import TypeAdapter, ValidationError
 
 from forge_tools.errors import InvalidToolError
@@ -58,7 +49,7 @@ MAX_STRUCTURED_CHARS = 100_000
 _HEAD = 40
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _END_SECONDS = 30.0
-_TOOLS = TypeAdapter(list[Tool])
+_TOOLS = TypeAdapter(list[types.Tool])
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +146,10 @@ class _Offer:
         self.connection = Connection(server, lambda: changed(self), **connection)
         self.tools: dict[str, ServerTool] = {}
         self._thread = thread
-        self._listed: Mapping[str, Tool] = {}
+        self._listed: Mapping[str, types.Tool] = {}
         self._left_out: Mapping[str, str] = {}
 
-    def renew(self, listed: Mapping[str, Tool]) -> bool:
+    def renew(self, listed: Mapping[str, types.Tool]) -> bool:
         """Offer what the server lists now; return whether anything changed."""
         if listed == self._listed:
             return False
@@ -184,7 +175,7 @@ class _Offer:
             left_out=dict(islice(self._left_out.items(), MOST_LEFT_OUT)),
         )
 
-    def _refusal(self, tool: Tool) -> str:
+    def _refusal(self, tool: types.Tool) -> str:
         """Offer a tool, or return why that is impossible."""
         if tool.execution is not None and tool.execution.task_support == "required":
             return "it can only be called as a task, which is not supported here"
@@ -203,7 +194,7 @@ class Memory:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, server: Server, tools: Iterable[Tool]) -> None:
+    def keep(self, server: Server, tools: Iterable[types.Tool]) -> None:
         """Replace the record of the server; if that fails, nothing is known next time."""
         path = self._path(server)
         new = path.with_name(f"{path.name}.{os.getpid()}")
@@ -215,7 +206,7 @@ class Memory:
             facts = {"server": server.name, "reason": str(error)}
             logger.warning("The tools of an MCP server are not kept", extra=facts)
 
-    def find(self, server: Server) -> list[Tool]:
+    def find(self, server: Server) -> list[types.Tool]:
         """Return the tools it had; empty if nothing is known."""
         try:
             return _TOOLS.validate_json(self._path(server).read_bytes())
@@ -228,15 +219,13 @@ class Memory:
 
 
 class ServerTool(BaseTool):
-    """Forwards calls to a server."""
-
     name: str = ""
     description: str = ""
     category = ToolCategory.MCP
     lane: Lane = "async"
     parameters: tuple[ToolParameter, ...] = ()
 
-    def __init__(self, tool: Tool, connection: Connection, thread: LoopThread) -> None:
+    def __init__(self, tool: types.Tool, connection: Connection, thread: LoopThread) -> None:
         server = connection.server
         self.name = tool_name(server.name, tool.name)
         said = clean_text((tool.description or tool.title or "").strip())
@@ -282,9 +271,9 @@ class ServerTool(BaseTool):
         return result_of(answer)
 
 
-def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:
+def capabilities_of(hints: types.ToolAnnotations | None) -> Capabilities:
     """Trust a server's hints; assume the worst for what it does not state."""
-    hints = hints or ToolAnnotations()
+    hints = hints or types.ToolAnnotations()
     is_read_only = hints.read_only_hint is True
     return Capabilities(
         writes_files=not is_read_only,
@@ -314,7 +303,7 @@ def tool_name(server: str, tool: str) -> str:
     return head + name[len(head) - MAX_NAME :]
 
 
-def result_of(answer: CallToolResult) -> ToolResult:
+def result_of(answer: types.CallToolResult) -> ToolResult:
     """Map an answer: its texts joined, and other content as parts between them.
 
     Structured content becomes the output if there is nothing else, otherwise `structured` in the metadata.
@@ -335,16 +324,16 @@ def result_of(answer: CallToolResult) -> ToolResult:
     return ToolResult.ok(output if output or structured is None else structured, **metadata)
 
 
-def _part(block: ContentBlock) -> Part:
-    if isinstance(block, TextContent):
+def _part(block: types.ContentBlock) -> Part:
+    if isinstance(block, types.TextContent):
         return Text(block.text)
-    if isinstance(block, ResourceLink):
+    if isinstance(block, types.ResourceLink):
         return Link(str(block.uri), block.name, block.mime_type, block.description)
-    if not isinstance(block, EmbeddedResource):
+    if not isinstance(block, types.EmbeddedResource):
         kind = Image if block.type == "image" else Audio
         return _media(kind, block.type, block.data, block.mime_type)
     resource, uri = block.resource, str(block.resource.uri)
-    if isinstance(resource, BlobResourceContents):
+    if isinstance(resource, types.BlobResourceContents):
         return _media(File, f"resource {uri}", resource.blob, resource.mime_type, name=uri.rpartition("/")[2] or None)
     return Text(f"[resource {uri}{f' ({resource.mime_type})' if resource.mime_type else ''}]\n{resource.text}")
 
