@@ -4,17 +4,7 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forge_tools.adapters.conversation import (
-    PAUSED,
-    UNREADABLE,
-    Hook,
-    Message,
-    Model,
-    Reply,
-    Usage,
-    extra,
-    sendable,
-)
+from forge_tools.adapters.conversation import PAUSED, UNREADABLE, Hook, Message, Model, Reply, Usage, extra, sendable
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.model.tools import Schema, ToolSpec
 from forge_tools.schema.providers import render

@@ -42,11 +42,7 @@ class TextTools:
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        *,
-        context: ExecutionContext | None = None,
-        options: CallOptions | None = None,
+        self, executor: Executor, *, context: ExecutionContext | None = None, options: CallOptions | None = None
     ) -> None:
         self._toolset = Toolset(executor, context=context, options=options)
         self._changes_nothing = context is not None and context.dry_run
@@ -128,11 +124,7 @@ class SyncTextTools:
     """
 
     def __init__(
-        self,
-        executor: Executor,
-        *,
-        context: ExecutionContext | None = None,
-        options: CallOptions | None = None,
+        self, executor: Executor, *, context: ExecutionContext | None = None, options: CallOptions | None = None
     ) -> None:
         self._tools = TextTools(executor, context=context, options=options)
 

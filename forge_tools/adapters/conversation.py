@@ -73,7 +73,6 @@ class Reply:
 
     @classmethod
     def broken_off(cls, usage: Usage, raw: Any = None) -> "Reply":
-        """Build the reply of a stream that ended too early."""
         return cls.failure("The stream ended before the reply was complete.", usage, raw)
 
     def cut_off(self, *, in_call: bool = True) -> "Reply":
@@ -130,7 +129,6 @@ class Model(ABC):
         return {"role": "user", "content": text}
 
     def shown(self, answer: Answer) -> list[Shown]:
-        """Return what the model receives of an answer besides its text."""
         return answer.media if self._sees else []
 
     def offered(self, tools: Sequence[Schema]) -> dict[str, Any]:
@@ -305,12 +303,10 @@ def extra(name: str, what: str) -> Iterator[None]:
 
 
 def with_instructions(instructions: str | None, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages, after the system prompt if there is one."""
     return [*([] if instructions is None else [{"role": "system", "content": instructions}]), *messages]
 
 
 def unreadable(error: ValidationError, whose: str) -> str:
-    """Describe a reply that an SDK cannot parse."""
     return (
         f"The server's reply is not one of {whose}'s: {first_problem(error)}. "
         "Servers that only imitate it usually support OpenAI's API too: use ChatCompletions with them."

@@ -367,7 +367,6 @@ def _is(types: Any, name: str) -> bool:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """Allow null for an optional member, in the form that strict mode expects."""
     if "anyOf" in schema:
         is_nullable = any(_is(part.get("type"), "null") for part in schema["anyOf"])
         return schema if is_nullable else {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}

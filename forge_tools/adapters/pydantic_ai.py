@@ -16,11 +16,7 @@ _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 
 
 def pydantic_ai_toolset(
-    executor: Executor,
-    *,
-    max_retries: int | None = None,
-    id: str | None = None,
-    **choice: Unpack[Choice],
+    executor: Executor, *, max_retries: int | None = None, id: str | None = None, **choice: Unpack[Choice]
 ) -> Any:
     """Offer the tools of `executor` to agents, as an `AbstractToolset`; choice and `artifacts` are those of `Toolset`.
 

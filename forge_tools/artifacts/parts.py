@@ -275,7 +275,6 @@ class ArtifactFiles:
             return os.stat(id, dir_fd=root, follow_symlinks=False).st_mtime
 
     def ids(self) -> list[str]:
-        """List the artifacts that have a file."""
         with self._root() as root:
             return [name for name in _names(root) if not name.startswith(_DRAFT)]
 

@@ -151,7 +151,6 @@ class PartReader:
         self._read = read
 
     async def bytes(self, part: Media) -> bytes:
-        """Return all bytes of a part."""
         data = io.BytesIO()  # not a list of chunks, which would be held beside what is joined from them
         async for chunk in self._read(part.uri or ""):
             data.write(chunk)

@@ -11,7 +11,6 @@ COLLECT_EVERY = 100_000
 
 
 def program() -> NoReturn:
-    """Run one command and end the process."""
     gc.set_threshold(COLLECT_EVERY)
     programs.run(main)
 

@@ -36,8 +36,6 @@ FAILING, BROKEN = 0.2, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """One thing that needs attention, now or soon."""
-
     level: Literal["now", "soon"]
     subject: str
     said: str
@@ -45,7 +43,6 @@ class Concern:
 
 
 def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]:
-    """List what needs attention, the urgent things first."""
     found = [
         *_unserved(seen),
         *(Concern("now", "stuck", sentence(one), way_out(one)) for one in seen.stuck),
@@ -143,7 +140,6 @@ def _calls(count: int) -> str:
 
 
 def sentence(stuck: StuckCalls) -> str:
-    """Describe which calls do not move, where, for how long, and why."""
     place = f"queue {stuck.queue}, {stuck.lane} lane"
     why = _STUCK[stuck.reason][0].format_map(_words(stuck))
     return f"{counted(stuck.count, 'call')} of {one_line(stuck.tool)} ({place}) {why}, for {age(stuck.seconds)}: {stuck.example}"

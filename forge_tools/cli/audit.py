@@ -138,19 +138,16 @@ async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = Fals
 
 
 def signing_key(settings: Settings) -> Signer | None:
-    """Return the key that this machine may sign with, if it has one."""
     path = _own_key(settings)
     return None if path is None else Signer.load(path)
 
 
 def _own_key(settings: Settings) -> Path | None:
-    """Return the path of the key in `FORGE_AUDIT_KEY`, else that of the embedded stack."""
     own = settings.embedded_audit_key
     return settings.audit_key or (own if settings.is_embedded and own.exists() else None)
 
 
 def _said_of_heads(file: HeadFile, report: AuditReport) -> str:
-    """Keep the head of a chain that is intact, and say what the file was good for."""
     said = f"{counted(report.kept_heads, 'head')} kept in {file.path}"
     if not report.kept_heads:
         said += ", so nothing shows whether the chain was longer before"

@@ -205,7 +205,6 @@ def check_home(settings: Settings) -> Iterator[Finding]:
 
 
 def check_broker(settings: Settings) -> Iterator[Finding]:
-    """Connect to the broker, as clients and workers would."""
     try:
         yield from (_redis if speaks_redis(settings.broker) else _other)(settings)
     except Exception as error:  # noqa: BLE001 every transport has its own errors

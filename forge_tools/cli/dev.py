@@ -8,7 +8,7 @@ import termios
 import threading
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -103,9 +103,10 @@ class _DevStack(AnnouncedStack):
     def await_workers(self) -> None:
         """Watch the sources until the end, from a thread."""
         settings = self.settings
-        self._calls = _Calls(self._face, settings)
-        threading.Thread(target=self._calls.follow, name="forge-calls", daemon=True).start()
-        threading.Thread(target=self._take_keys, name="forge-keys", daemon=True).start()
+        calls = self._calls = _Calls(self._face, settings)
+        threading.Thread(target=calls.follow, name="forge-calls", daemon=True).start()
+        if can_ask():
+            threading.Thread(target=self._take_keys, args=(calls,), name="forge-keys", daemon=True).start()
         project = find_project()
         roots = {Path.cwd(), settings.project if project is None else project.folder}
         roots |= {Path(one.partition(":")[0]).resolve().parent for one in self._references if is_path(one)}
@@ -170,14 +171,12 @@ class _DevStack(AnnouncedStack):
         else:
             self._face.say(said, style=style)
 
-    def _take_keys(self) -> None:
-        if self._calls is None or not can_ask():
-            return
-        keys: dict[str, Callable[[], None]] = {"f": self._calls.show_failure, "r": self._calls.run_again}
+    def _take_keys(self, calls: "_Calls") -> None:
+        keys = {b"f": calls.show_failure, b"r": calls.run_again}
         with _single_keys(sys.stdin.fileno()):
             while not self._stopping.is_set():
                 ready, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-                if ready and (do := keys.get(os.read(sys.stdin.fileno(), 1).decode(errors="replace"))):
+                if ready and (do := keys.get(os.read(sys.stdin.fileno(), 1))):
                     do()
 
 
@@ -210,17 +209,18 @@ class _Calls:
             import_module("forge_tools.cli.main").main(["show", self._failed])
 
     def run_again(self) -> None:
-        if self._last is None or self._client is None:
+        last, client = self._last, self._client
+        if last is None or client is None:
             self._face.note("Nothing was called yet.")
             return
-        asyncio.run_coroutine_threadsafe(self._replay(self._last), self._loop)
 
-    async def _replay(self, id_: str) -> None:
-        if self._client is not None:
+        async def replay() -> None:
             try:
-                await self._client.calls.replay(id_, reason="run again by a key of forge-tools dev")
+                await client.calls.replay(last, reason="run again by a key of forge-tools dev")
             except ForgeError as error:
                 self._face.note(error.message, style="yellow")
+
+        asyncio.run_coroutine_threadsafe(replay(), self._loop)
 
     async def _follow(self) -> None:
         self._task = asyncio.current_task()
@@ -248,15 +248,14 @@ class _Calls:
                     if isinstance(event, Ended):
                         self._tell_end(await handle.record(), event.result)
                     else:
-                        await self._tell(record, event)
+                        self._tell(record, event)
 
-    async def _tell(self, record: ExecutionRecord, event: CallEvent) -> None:
+    def _tell(self, record: ExecutionRecord, event: CallEvent) -> None:
+        said, name = said_of(event), type(event).__name__.lower()
         if self._face.is_json:
-            self._face.line(
-                {"event": type(event).__name__.lower(), "id": record.id, "tool": record.tool, "said": said_of(event)}
-            )
+            self._face.line({"event": name, "id": record.id, "tool": record.tool, "said": said})
             return
-        for line in said_of(event).splitlines():
+        for line in said.splitlines():
             self._face.say(f"  {one_line(record.tool)} | {line}", style="dim")
 
     def _tell_end(self, record: ExecutionRecord, result: ToolResult) -> None:
@@ -275,7 +274,6 @@ class _Calls:
 
 
 def said_of(event: CallEvent) -> str:
-    """Describe an event in lines of text; one of an unknown kind by its `str`."""
     match event:
         case Output():
             return event.text

@@ -16,6 +16,7 @@ from forge_tools import __version__
 from forge_tools.cli.attention import BEATS, concerns
 from forge_tools.cli.checks import Finding, Level, check_broker, check_machine, note, ok, problem
 from forge_tools.cli.face import FAILED, OK, App, Face
+from forge_tools.cli.services import with_store
 from forge_tools.cli.text import age, counted, one_line
 from forge_tools.config import Settings
 from forge_tools.embedded.home import stack_holder
@@ -67,13 +68,11 @@ def doctor(
     """
     if worker:
         settings = Settings.load()
-        is_alive, host = asyncio.run(is_worker_alive(settings)), settings.hostname
-        said = (
-            f"A worker of {host} is alive."
-            if is_alive
-            else f"No worker of {host} has been seen for {settings.lease:g} s."
-        )
-        face.tell({"hostname": host, "alive": is_alive}, said)
+        known = with_store(lambda store: store.workers.list(seen_within=settings.lease), settings)
+        host = settings.hostname
+        is_alive = any(one.hostname == host and one.stopped_at is None for one in known)
+        unseen = f"No worker of {host} has been seen for {settings.lease:g} s."
+        face.tell({"hostname": host, "alive": is_alive}, f"A worker of {host} is alive." if is_alive else unseen)
         raise typer.Exit(OK if is_alive else FAILED)
     findings = list(check_everything())
     problems = [one for one in findings if one.level is Level.PROBLEM]
@@ -88,13 +87,6 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-async def is_worker_alive(settings: Settings) -> bool:
-    """Whether a worker of this host has a heartbeat younger than its lease."""
-    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-        workers = await store.workers.list(seen_within=settings.lease)
-        return any(one.hostname == settings.hostname and one.stopped_at is None for one in workers)
-
-
 def _table(findings: Sequence[Finding]) -> Table:
     made = Table.grid(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
     for one in findings:
@@ -105,7 +97,6 @@ def _table(findings: Sequence[Finding]) -> Table:
 
 
 def check_everything() -> Iterator[Finding]:
-    """Check the settings, and what they lead to."""
     for name, meant in misspelt(Settings.model_fields, MARKS).items():
         yield problem("settings", f"nothing reads {name}", f"Did you mean {meant}?")
     try:
@@ -126,7 +117,6 @@ def _is_down(settings: Settings) -> bool:
 
 
 async def check_database(settings: Settings) -> list[Finding]:
-    """Check the database, and what it says about keys, workers and calls."""
     try:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             return [one async for one in _check(store, settings)]
@@ -212,11 +202,10 @@ def check_connections(found: Connections, workers: int, settings: Settings) -> F
 
 
 def _pooled(found: Connections, settings: Settings) -> Finding:
+    after = f"after {found.statement_ms / 1000:g} s"
     if found.is_limited:
-        return ok(
-            "connections", f"through a transaction pooler; a statement ends after {found.statement_ms / 1000:g} s"
-        )
-    limit = f"ends after {found.statement_ms / 1000:g} s" if found.statement_ms else "never ends"
+        return ok("connections", f"through a transaction pooler; a statement ends {after}")
+    limit = f"ends {after}" if found.statement_ms else "never ends"
     way_out = f"{role_setting(settings.database)}; then have the pooler RECONNECT."
     return problem("connections", f"through a transaction pooler, where a statement that hangs {limit}", way_out)
 
@@ -228,12 +217,8 @@ def check_encryption(key: PublicKey | None, held: list[str], folder: Path) -> Fi
             "there is no key to encrypt them: calls with a secret parameter are refused",
             "Make one where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
         )
-    where = (
-        f"decrypted with {folder}"
-        if key.id in held
-        else "decrypted where workers have its private half, not on this host"
-    )
-    return ok("secrets", f"encrypted with key {key.id}, {where}")
+    where = f"with {folder}" if key.id in held else "where workers have its private half, not on this host"
+    return ok("secrets", f"encrypted with key {key.id}, decrypted {where}")
 
 
 def check_digests(dialect: str, settings: Settings) -> Iterator[Finding]:
@@ -254,9 +239,8 @@ def check_signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
     """The last batch is better evidence than the settings of this host, which may lack a key on purpose."""
     path = settings.audit_key
     if path is not None and not path.exists():
-        yield problem(
-            "audit", f"FORGE_AUDIT_KEY names {path}, which does not exist", f"forge-tools audit keygen {path}"
-        )
+        said = f"FORGE_AUDIT_KEY names {path}, which does not exist"
+        yield problem("audit", said, f"forge-tools audit keygen {path}")
     elif head is not None and head.key_id is not None:
         yield ok("audit", f"history is signed by key {head.key_id}, the last batch is {head.sequence}")
     elif settings.is_embedded or (head is None and path is not None):
@@ -339,9 +323,8 @@ def check_queues(seen: Overview, tools: Collection[ToolSpec], settings: Settings
             count = f"{one.waiting} waiting for {age(one.oldest_seconds or 0)}" if one.waiting else "nothing waits"
             yield ok("queue", f"{one.queue}, {one.lane} lane: served, {count}")
     if seen.workers:
-        for queue, lane in sorted(
-            needed - {(one.queue, one.lane) for one in seen.queues if one.workers or one.waiting}
-        ):
+        told = {(one.queue, one.lane) for one in seen.queues if one.workers or one.waiting}
+        for queue, lane in sorted(needed - told):
             said = f"{queue}, {lane} lane: no live worker serves it, nothing waits"
             yield problem("queue", said, serving_command(queue, lane))
 

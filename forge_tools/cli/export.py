@@ -127,7 +127,6 @@ def _written(path: Path) -> TextIO:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[TextIO]:
-    """Write under a temporary name, and rename once the file is complete."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _written(part) as stream:

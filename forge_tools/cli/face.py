@@ -51,7 +51,6 @@ _CODES = {
 
 
 def exit_code(error: Exception) -> int:
-    """Return the exit code for the kind of error that ended the command."""
     return next((code for kinds, code in _CODES.items() if isinstance(error, kinds)), FAILED)
 
 
@@ -60,8 +59,6 @@ UNBOUNDED = 10_000
 
 
 class Output(StrEnum):
-    """The audience of the output: people or programs."""
-
     TEXT = "text"
     JSON = "json"
 
@@ -215,7 +212,6 @@ def _choose(context: typer.Context, output: Output | None) -> Output | None:
 
 
 def face_of(context: typer.Context) -> Face:
-    """Return the face that `main` gave this run."""
     return cast("Face", context.find_root().obj)
 
 

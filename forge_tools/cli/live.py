@@ -114,7 +114,6 @@ async def awaited(
 
 
 async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle: "Handle", waited: float) -> None:
-    """Show the events of the call until its result is there, including earlier ones."""
     keeps_output = face.is_json or not face.out.is_terminal  # if it would not appear again as the result
     with View(face, keeps_output=keeps_output, waited=waited) as view:
 

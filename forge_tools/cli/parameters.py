@@ -27,7 +27,6 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 
 
 def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
-    """Return the tool of that name or alias."""
     return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
 
 
@@ -115,7 +114,6 @@ def _example(schema: Mapping[str, Any]) -> Any:
 
 
 def _wrong(name: str, said: str) -> typer.BadParameter:
-    """Return a usage error about a parameter, or about the object with all of them."""
     if name == "--json":
         return typer.BadParameter(said, param_hint=name)
     return typer.BadParameter(f"{name}: {said}", param_hint="KEY=VALUE")

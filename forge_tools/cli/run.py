@@ -99,10 +99,7 @@ def run(  # noqa: PLR0913 one option each
     for is_wrong, said in (
         (local and (background or queue), "a call in this process has no queue; leave out --background and --queue."),
         (local and retry, "only workers retry; leave out --retry, or --local."),
-        (
-            key is None and says_more,
-            "--idempotency-scope and --idempotency-ttl need an --idempotency-key.",
-        ),
+        (key is None and says_more, "--idempotency-scope and --idempotency-ttl need an --idempotency-key."),
         (background and save, "a call that is not waited for has nothing to save; leave out --background, or --save."),
         (local and key, "a call in this process is not recorded; leave out --idempotency-key, or --local."),
     ):

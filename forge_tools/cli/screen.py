@@ -109,7 +109,6 @@ def _rates(seen: Overview) -> Iterator[Text]:
 
 
 def _packed(items: Sequence[Text], width: int) -> Iterator[Text]:
-    """Yield as few lines as hold the items, breaking none."""
     line = Text(no_wrap=True, overflow="ellipsis")
     for item in items:
         if line.cell_len and line.cell_len + 3 + item.cell_len > width:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import Enum
 from functools import wraps
@@ -19,7 +19,6 @@ from forge_tools.errors import ExecutionNotFoundError, ForgeError
 from forge_tools.model.execution import ExecutionStatus, is_id
 from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.tools import ToolCategory
-from forge_tools.storage.history.history import History
 
 LOOKED_AT = 1_000
 """How many of the newest executions are searched for the end of an id; its beginning is searched in all."""
@@ -43,9 +42,8 @@ def whole_id(context: typer.Context, given: str) -> str:
         return newest[-1].id
     if is_id(given.lower()) or not _END.fullmatch(given):
         return given
-    fitting = [
-        one.id for one in _newest(LOOKED_AT) if one.id.endswith(given.lower()) or one.id.startswith(given.lower())
-    ]
+    part = given.lower()
+    fitting = [one.id for one in _newest(LOOKED_AT) if one.id.startswith(part) or one.id.endswith(part)]
     if len(fitting) > 1:
         raise ExecutionNotFoundError(
             f"{given} is the beginning or end of several ids: {', '.join(fitting[:3])}. Give more of it."
@@ -70,8 +68,7 @@ def completed_ids(incomplete: str) -> Iterator[tuple[str, str]]:
 _SPELLINGS = "a unique beginning or end of it, @last, or @-2 for the one before."
 
 IdArgument = Annotated[
-    str,
-    Argument(metavar="ID", help=f"The id, {_SPELLINGS}", callback=whole_id, autocompletion=completed_ids),
+    str, Argument(metavar="ID", help=f"The id, {_SPELLINGS}", callback=whole_id, autocompletion=completed_ids)
 ]
 
 IdsArgument = Annotated[
@@ -80,11 +77,8 @@ IdsArgument = Annotated[
 ]
 
 
-def _newest(count: int) -> list[ExecutionRecord]:
-    async def read(known: History) -> list[ExecutionRecord]:
-        return list(await known.list(limit=count))
-
-    return with_history(read)
+def _newest(count: int) -> Sequence[ExecutionRecord]:
+    return with_history(lambda known: known.list(limit=count))
 
 
 Chosen = dict[str, Any]
@@ -99,11 +93,7 @@ def moment(text: str) -> datetime:
         raise typer.BadParameter(str(error)) from None
 
 
-def _if_given(text: str | None) -> datetime | None:
-    return moment(text) if text else None
-
-
-_TIME = {"metavar": "TIME", "callback": _if_given}
+_TIME = {"metavar": "TIME", "callback": lambda text: moment(text) if text else None}
 _OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
     "kind": ("kind", str, "Only events of this kind: cancel, requeue, lost, replay, prune, ...", {"metavar": "KIND"}),
     "tool": ("tool", str, "Only this tool.", {"autocompletion": completed_tools}),

@@ -115,6 +115,5 @@ def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
 
 
 def _left(holder: Holder) -> float:
-    """Return for how many seconds a stack still counts as starting."""
     age = datetime.now(UTC) - datetime.fromisoformat(holder.since)
     return 0.0 if holder.is_ready else STARTING_SECONDS - abs(age.total_seconds())

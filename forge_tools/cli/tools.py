@@ -26,8 +26,6 @@ from forge_tools.storage.catalogue import chosen
 
 NameArgument = Annotated[str, Argument(help="The tool, by its name or an alias.", autocompletion=completed_tools)]
 
-_MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
-
 
 class _Commands(TyperGroup):
     """Lists the tools if no other command is given."""
@@ -71,7 +69,7 @@ def known_format(format: str | None) -> str | None:
 @app.command("versions")
 def list_versions(face: Face, name: NameArgument) -> None:
     """List every definition of a tool that a worker ever published; the default comes first."""
-    found = _versions(name)
+    found = with_store(lambda store: store.catalogue.versions(name))
     if face.is_json:
         face.document([_document(one) for one in found])
         return
@@ -89,7 +87,7 @@ def diff(
 
     With only A, from it to the default. `!` marks changes that refuse calls that were accepted before.
     """
-    found = _versions(name)
+    found = with_store(lambda store: store.catalogue.versions(name))
     old, new = _pair(found, before, after)
     changes = list(differences(old.spec, new.spec))
     if face.is_json:
@@ -141,8 +139,7 @@ def unpin(face: Face, name: NameArgument) -> None:
 def list_tools(
     face: Face,
     name: Annotated[
-        str | None,
-        Argument(help="Only this tool, with its parameters.", autocompletion=completed_tools_or_commands),
+        str | None, Argument(help="Only this tool, with its parameters.", autocompletion=completed_tools_or_commands)
     ] = None,
     *,
     category: Annotated[
@@ -169,11 +166,8 @@ def list_tools(
     else:
         await_stack(face, settings := Settings.load())
         known, servers = with_store(_published, settings)
-    wanted = [
-        tool
-        for tool in known
-        if category in (None, tool.spec.category) and name in (None, tool.spec.name, *tool.spec.aliases)
-    ]
+    of_category = [tool for tool in known if category in (None, tool.spec.category)]
+    wanted = [tool for tool in of_category if name in (None, tool.spec.name, *tool.spec.aliases)]
     if name is not None and not wanted:
         names = [tool.spec.name for tool in known]
         there_are = f"There are: {', '.join(names) or 'none'}{told_of(name, servers)}."
@@ -204,10 +198,6 @@ def disable(face: Face, name: NameArgument) -> None:
     tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=False))
     said = f"{tool} is disabled. Running calls may finish; waiting ones stay until it is enabled, or expire."
     face.tell({"tool": tool, "enabled": False}, said)
-
-
-def _versions(name: str) -> list[ToolVersion]:
-    return with_store(lambda store: store.catalogue.versions(name))
 
 
 async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:
@@ -270,13 +260,14 @@ def _parameter(parameter: ToolParameter) -> str:
 
 
 def _line(one: Difference) -> Text:
-    mark, style = _MARKS[one.kind]
-    values = [json.dumps(value, ensure_ascii=False) for value in (one.before, one.after)]
-    said = {"added": values[1], "removed": values[0], "changed": " -> ".join(values)}[one.kind]
+    before, after = (json.dumps(value, ensure_ascii=False) for value in (one.before, one.after))
+    mark, style, said = {
+        "added": ("+ ", "green", after),
+        "removed": ("- ", "red", before),
+        "changed": ("~ ", "yellow", f"{before} -> {after}"),
+    }[one.kind]
     breaking = "! " if one.breaks else "  "
-    return Text.assemble(
-        (f"{mark} ", style), (breaking, "bold red"), f"{one_line(one.where)}: ", (one_line(said), "dim")
-    )
+    return Text.assemble((mark, style), (breaking, "bold red"), f"{one_line(one.where)}: ", (one_line(said), "dim"))
 
 
 def _pair(found: list[ToolVersion], before: str | None, after: str | None) -> tuple[ToolVersion, ToolVersion]:

@@ -208,7 +208,6 @@ def _section(face: Face, title: str, shown: Table, nothing: str) -> None:
 
 
 def _figures(by: Grouping, *, has_rejected: bool) -> list[Column]:
-    """Return the columns of calls: ends, durations of bodies, then waits."""
     key = Column if by is Grouping.HOUR else flexible
     return [
         key(by.value, lambda one: one.key or "-"),

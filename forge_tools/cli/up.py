@@ -26,7 +26,6 @@ from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings, marker_of
 from forge_tools.embedded.stack import EmbeddedStack, StackStatus, forget
-from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.environment import given_secrets
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.model.execution import ExecutionStatus
@@ -101,8 +100,6 @@ def running_shells(settings: Settings) -> str:
 
 
 class AnnouncedStack(EmbeddedStack):
-    """A stack that reports what it does."""
-
     def __init__(
         self,
         face: Face,
@@ -150,9 +147,10 @@ class AnnouncedStack(EmbeddedStack):
             return
         self._is_up = False
         names = ", ".join(process.name for process in self.status().processes if process.state != "stopped")
+        pids = {one.pid for one in self.workers}
         self._face.note(f"\nStopping {names} ...")
         started = time.monotonic()
-        telling = threading.Thread(target=self._tell_what_runs, args=(self.pids(),), name="forge-cut", daemon=True)
+        telling = threading.Thread(target=self._tell_what_runs, args=(pids,), name="forge-cut", daemon=True)
         telling.start()
         super().stop()
         left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
@@ -164,10 +162,7 @@ class AnnouncedStack(EmbeddedStack):
                 "otherwise they end within a day."
             )
 
-    def pids(self) -> set[int]:
-        return {one.pid for one in self.workers if one.pid is not None}
-
-    def _tell_what_runs(self, pids: Collection[int]) -> None:
+    def _tell_what_runs(self, pids: Collection[int | None]) -> None:
         """Name the calls that run on these workers, beside the stop, which waits for no database."""
         settings = self.settings
 
@@ -194,9 +189,8 @@ class AnnouncedStack(EmbeddedStack):
             return
         if is_ready and self._is_up:
             self.declare_ready()
-            self._face.note(
-                f"Ready. Run a tool in another terminal, as above; {self._way_out} stops everything.", style="green"
-            )
+            said = f"Ready. Run a tool in another terminal, as above; {self._way_out} stops everything."
+            self._face.note(said, style="green")
 
 
 def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
@@ -271,17 +265,11 @@ async def until_ready(
         while not is_given_up():
             known = await store.workers.list(seen_within=settings.lease)
             live = {worker.pid for worker in known if worker.beat and not worker.stopped_at}
-            missing = [
-                process for process in status().processes if process.name != "valkey" and process.pid not in live
-            ]
+            missing = [one for one in status().processes if one.name != "valkey" and one.pid not in live]
             if not missing:
                 return True
             if asyncio.get_running_loop().time() > deadline:
-                raise StackError(_late(missing, timeout))
+                late = ", ".join(f"{one.name} ({one.state}, its log is {one.log})" for one in missing)
+                raise StackError(f"Not ready after {timeout:.0f} s: {late}. The other workers serve what they can.")
             await asyncio.sleep(POLL_SECONDS)
     return False
-
-
-def _late(missing: list[ProcessStatus], timeout: float) -> str:
-    names = ", ".join(f"{process.name} ({process.state}, its log is {process.log})" for process in missing)
-    return f"Not ready after {timeout:.0f} s: {names}. The other workers serve what they can."

@@ -18,7 +18,6 @@ app = App()
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def worker(context: typer.Context) -> NoReturn:
-    """Run one worker; every argument is the worker's own."""
     argv = worker_argv(context.args)
     standard_output().flush()
     os.execv(sys.executable, argv)  # noqa: S606 no shell is the point: one process id, clean signals

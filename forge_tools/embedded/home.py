@@ -158,7 +158,6 @@ def private_folder(folder: Path) -> None:
 
 
 def stack_holder(home: Path) -> Holder | None:
-    """Return who currently runs a stack in that folder, or None."""
     with contextlib.suppress(OSError):
         fd = os.open(home / "lock", os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,14 +1,13 @@
 """The embedded stack itself: starts its processes in order, supervises them, and stops them within the promised time."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +47,13 @@ OUTLIVED_BEATS = 3
 
 ASYNC_CONCURRENCY = 200
 _TEND_SECONDS = 0.2
+_SIGNAL_SECONDS = 0.05
 _POLL_SECONDS = 0.02
 _PID_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """One worker of the stack."""
-
     name: str
     lane: Lane
     queues: tuple[str, ...]
@@ -64,7 +62,6 @@ class WorkerPlan:
 
     @property
     def arguments(self) -> list[str]:
-        """Its command line after `workers`."""
         tools = (word for reference in self.tools for word in ("--tools", reference))
         queues = ("--queues", ",".join(self.queues))
         return ["--lane", self.lane, *queues, "--concurrency", str(self.concurrency), *tools]
@@ -138,13 +135,13 @@ class EmbeddedStack:
         Raises:
             StackError: it cannot start; nothing is left running.
         """
-        with self._signals() as wake:
+        with handled(not_ignored(*ENDINGS), self._ask_to_stop):
             try:
                 self.start()
                 if not self._is_signalled:
                     on_ready(self.status())
                 while not self._is_signalled:
-                    os.read(wake, 64)
+                    time.sleep(_SIGNAL_SECONDS)
             except StackError:
                 if not self._is_signalled:
                     raise
@@ -354,24 +351,9 @@ class EmbeddedStack:
         for process in processes:
             process.forget()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[int]:
-        """Turn signals into flags, and into bytes to wait for; yield the reading end."""
-        reader, writer = os.pipe()
-        os.set_blocking(writer, False)
-
-        def ask_to_stop(_number: int, _frame: object) -> None:
-            self._is_hurried = self._is_signalled
-            self._is_signalled = True
-            with contextlib.suppress(BlockingIOError):
-                os.write(writer, b"\0")
-
-        try:
-            with handled(not_ignored(*ENDINGS), ask_to_stop):
-                yield reader
-        finally:
-            os.close(reader)
-            os.close(writer)
+    def _ask_to_stop(self, _number: int, _frame: object) -> None:
+        self._is_hurried = self._is_signalled
+        self._is_signalled = True
 
 
 def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, ...]:

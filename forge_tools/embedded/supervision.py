@@ -168,8 +168,7 @@ class SupervisedProcess:
         started = self._launcher
         if started is None or started.poll() is not None:
             return None
-        children = descendants(started.pid)
-        return children[0].pid if children else None
+        return next((child.pid for child in descendants(started.pid)), None)
 
     def tend(self) -> None:
         """Restart it if it has died: at once at first, then after increasing pauses."""
@@ -204,10 +203,10 @@ class SupervisedProcess:
         self.forget()
 
     def forget(self) -> None:
-        """Release a process that has ended."""
         started = self._launcher
         if started is not None and started.poll() is not None:
-            self._last_exit = _describe_exit(started.wait())
+            ended = signed(started.wait())
+            self._last_exit = f"killed by {signal_name(-ended)}" if ended < 0 else f"exit code {ended}"
             self._launcher = None
 
     def status(self) -> ProcessStatus:
@@ -222,7 +221,6 @@ class SupervisedProcess:
         )
 
     def last_words(self, limit: int = 1500) -> str:
-        """Return the end of its log, for a message."""
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace")[-limit:].strip()
         return ""
@@ -269,8 +267,3 @@ def _open_log(path: Path) -> IO[bytes]:
         if path.stat().st_size > MAX_LOG_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
-
-
-def _describe_exit(code: int) -> str:
-    ended = signed(code)
-    return f"killed by {signal_name(-ended)}" if ended < 0 else f"exit code {code}"

@@ -59,7 +59,9 @@ def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
     time.sleep(wait)  # its launcher is about to end it, which is better
     name = "Valkey"
     with contextlib.suppress(OSError), _connected(socket_path) as connection:
-        name = f"Valkey (pid {_peer(connection)})"
+        if (option := getattr(socket, "SO_PEERCRED", None)) is not None:  # only Linux tells
+            pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, 12))
+            name = f"Valkey (pid {pid})"
         connection.sendall(b"SHUTDOWN\r\n")
     return name
 
@@ -70,10 +72,3 @@ def _connected(socket_path: Path) -> Iterator[socket.socket]:
         connection.settimeout(_ANSWER_SECONDS)
         connection.connect(str(socket_path))
         yield connection
-
-
-def _peer(connection: socket.socket) -> str:
-    option = getattr(socket, "SO_PEERCRED", None)  # on Linux; elsewhere the message omits it
-    if option is None:
-        return "unknown"
-    return str(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, 12))[0])

@@ -221,7 +221,6 @@ async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 
 def _position(cursor: str | None) -> int:
-    """Raise MCPError for an unknown cursor."""
     if cursor is None:
         return 0
     if cursor.isdecimal() and len(cursor) < 10:

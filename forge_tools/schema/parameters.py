@@ -62,7 +62,6 @@ class Validator:
         return _prepared(_Definition(spec.digest, spec))
 
     def first_error(self, params: Mapping[str, Any]) -> str | None:
-        """Return the first problem, or None."""
         if type(params) is dict and self._accepts(params):
             return None
         return next(self._problems(params), None)
@@ -242,7 +241,6 @@ class _Survey:
             raise InvalidCallError(f"its input schema applies more than {MAX_CHECKS:,} schemas to one value")
 
     def _all(self) -> Iterator[Schema]:
-        """Yield every schema, including those reached only by references."""
         seen, waiting = set[int](), [self._document]
         while waiting:
             schema = waiting.pop()

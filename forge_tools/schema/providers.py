@@ -87,7 +87,6 @@ def _with_items(schema: Schema) -> Schema:
 
 
 def _each_inside(schema: Schema, change: Any) -> Schema:
-    """Apply `change` to the schemas directly inside `schema`, in place."""
     if isinstance(schema.get("properties"), dict):
         schema["properties"] = {name: change(part) for name, part in schema["properties"].items()}
     for keyword in ("items", "additionalProperties"):

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
@@ -31,7 +31,7 @@ def encode_json(value: Any, what: str, limit: int) -> str:
     try:
         if type(value) is not str or len(value) + 2 > limit:
             _survey(value, what, limit)
-        text = _encode(value)
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidCallError(_culprit(value, what) or f"{what}: {error}") from error
     if len(text) > limit:
@@ -51,26 +51,6 @@ def decode_json(text: str | None) -> Any:
         return json.loads(text)
     except (RecursionError, TypeError, ValueError):
         return Unreadable(unreadable="the database holds invalid JSON here")
-
-
-def _encoder() -> Callable[[Any], str]:
-    """Return the standard library's encoder, made once: `encode` makes one each time, slow for small texts."""
-    make = vars(json.encoder)["c_make_encoder"]  # typeshed leaves it out
-    chunks = make(
-        markers=None,
-        default=_ENCODER.default,
-        encoder=json.encoder.encode_basestring_ascii,
-        indent=None,
-        key_separator=":",
-        item_separator=",",
-        sort_keys=False,
-        skipkeys=False,
-        allow_nan=False,
-    )
-    return lambda value: "".join(chunks(value, 0))
-
-
-_encode = _encoder()
 
 
 def clean_text(text: str) -> str:
@@ -139,7 +119,6 @@ def _too_large(what: str, size: str, limit: int) -> InvalidCallError:
 
 
 def _culprit(value: Any, path: str, depth: int = 0) -> str | None:
-    """Find the first thing in `value` that JSON cannot carry, and describe it with its path."""
     if isinstance(value, dict | list | tuple) and depth >= MAX_DEPTH:
         return _too_deep(path)
     if isinstance(value, dict):

@@ -57,7 +57,6 @@ class Patterns:
         return cls(patterns) if patterns else None
 
     def found_in(self, value: Any) -> list[str]:
-        """Return the secrets in every text inside a value."""
         found = (match[0] for text in leaves(value) for match in self._search.finditer(text))
         return [secret for secret in found if secret]
 
@@ -83,7 +82,6 @@ class Concealed(NamedTuple):
 
     @property
     def encrypted(self) -> dict[str, Any]:
-        """The parts to encrypt."""
         parts = {"hidden": self.hidden, "quoting": self.quoting, "found": self.found, "metadata": self.metadata}
         return {name: part for name, part in parts.items() if part}
 
@@ -142,7 +140,6 @@ class SecretDetector:
 
     @staticmethod
     def join(shown: Mapping[str, Any], encrypted: Mapping[str, Any]) -> Opened:
-        """Reassemble what `part` separated."""
         hidden, quoting = encrypted.get("hidden", {}), encrypted.get("quoting", {})
         secrets = (*leaves(hidden), *leaves(encrypted.get("found", [])))
         return Opened({**shown, **hidden, **quoting}, secrets, dict(encrypted.get("metadata", {})))

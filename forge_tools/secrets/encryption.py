@@ -222,7 +222,6 @@ def _bound_to(execution_id: str, tool: str, shown: str) -> bytes:
 
 
 def new_reply_key() -> str:
-    """Return a new key in the form that the database stores."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
@@ -251,7 +250,6 @@ CIPHER = "cryptography.hazmat.primitives.ciphers.aead"
 
 
 def is_cipher_loaded() -> bool:
-    """Whether the cipher is loaded."""
     return CIPHER in sys.modules
 
 

@@ -46,7 +46,6 @@ def forms_of(secret: str, least: int) -> Iterable[str]:
 
 
 def _escaped(text: str) -> Iterable[str]:
-    """Yield escaped forms, and their encodings as parts of a longer text."""
     if _PLAIN.fullmatch(text):
         yield from _encoded(text)
         return

@@ -281,7 +281,6 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _expanded(value: Any, where: str) -> Any:
-    """Copy what was declared with variables expanded in every text."""
     if isinstance(value, str):
         try:
             return expanded(value)

@@ -295,7 +295,6 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _subscribe(self) -> None:
-        """Subscribe to changes of the tools if the protocol requires it."""
         client = self._client
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
