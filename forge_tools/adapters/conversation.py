@@ -73,6 +73,7 @@ class Reply:
 
     @classmethod
     def broken_off(cls, usage: Usage, raw: Any = None) -> "Reply":
+        """Build the reply of a stream that ended too early."""
         return cls.failure("The stream ended before the reply was complete.", usage, raw)
 
     def cut_off(self, *, in_call: bool = True) -> "Reply":
@@ -89,6 +90,8 @@ class Reply:
 
 class Model(ABC):
     """A model behind its provider's SDK: how to query it, the format of its messages, and the caller's additions to each request."""
+
+    _instructions: str | None = None
 
     def __init__(self, client: Any, request: dict[str, Any]) -> None:
         """Take the caller's client, if any, and what goes into each request.
@@ -127,6 +130,10 @@ class Model(ABC):
 
     def prompt(self, text: str) -> Message:
         return {"role": "user", "content": text}
+
+    def _instructed(self, messages: Sequence[Message]) -> list[Message]:
+        system = {"role": "system", "content": self._instructions}
+        return [*messages] if self._instructions is None else [system, *messages]
 
     def shown(self, answer: Answer) -> list[Shown]:
         return answer.media if self._sees else []
@@ -300,10 +307,6 @@ def extra(name: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(f'{what} is not installed. Run pip install "forge-tools[{name}]".') from error
-
-
-def with_instructions(instructions: str | None, messages: Sequence[Message]) -> list[Message]:
-    return [*([] if instructions is None else [{"role": "system", "content": instructions}]), *messages]
 
 
 def unreadable(error: ValidationError, whose: str) -> str:

@@ -229,12 +229,11 @@ def _with_pieces(call: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps(path: str) -> list[str | int]:
-    return [
-        int(step["index"])
-        if step["index"]
-        else step["name"] or re.sub(r"\\(.)", r"\1", step["quoted"], flags=re.DOTALL)
-        for step in _STEP.finditer(path)
-    ]
+    found = list[str | int]()
+    for step in _STEP.finditer(path):
+        name = step["name"] or re.sub(r"\\(.)", r"\1", step["quoted"] or "", flags=re.DOTALL)
+        found.append(int(step["index"]) if step["index"] else name)
+    return found
 
 
 def _with_value(place: Any, steps: list[str | int], piece: dict[str, Any]) -> Any:

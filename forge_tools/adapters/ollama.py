@@ -6,17 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.conversation import (
-    Hook,
-    Message,
-    Model,
-    Reply,
-    Usage,
-    extra,
-    sendable,
-    unreadable,
-    with_instructions,
-)
+from forge_tools.adapters.conversation import Hook, Message, Model, Reply, Usage, extra, sendable, unreadable
 from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.model.execution import new_id
 from forge_tools.model.tools import Schema, ToolSpec
@@ -49,7 +39,7 @@ class Chat(Model):
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         """Send one request. A call written as invalid JSON fails it in Ollama: the model is informed and queried again."""
-        request = {"messages": with_instructions(self._instructions, messages), "tools": list(tools), **self._request}
+        request = {"messages": self._instructed(messages), "tools": list(tools), **self._request}
         sdk = _sdk()
         try:
             return await self.exchange(self.client.chat, request, on_event)
@@ -134,9 +124,8 @@ def _add(message: Message, delta: Mapping[str, Any]) -> None:
 def _reply(message: Message, fields: Mapping[str, Any], raw: Any) -> Reply:
     asked = [one["function"] for one in message.get("tool_calls") or ()]
     calls = [ToolCall(f"call_{new_id()}", one.get("name") or "", one.get("arguments")) for one in asked]
-    counted = Usage(
-        requests=1, input_tokens=fields.get("prompt_eval_count") or 0, output_tokens=fields.get("eval_count") or 0
-    )
+    read, written = fields.get("prompt_eval_count") or 0, fields.get("eval_count") or 0
+    counted = Usage(requests=1, input_tokens=read, output_tokens=written)
     text = message.get("content") or ""
     reply = Reply(text=text, messages=_kept(message, calls), calls=calls, usage=counted, raw=raw)
     return reply.cut_off() if fields.get("done_reason") == "length" else reply
@@ -146,9 +135,7 @@ def _kept(message: Message, calls: Sequence[ToolCall]) -> list[Message]:
     """Return what goes into the history: nothing for an empty reply; thinking with the rest, as templates expect."""
     kept = {name: message[name] for name in ("content", "thinking") if message.get(name)}
     if calls:
-        kept["tool_calls"] = [
-            {"function": {"name": call.name, "arguments": sendable(call.arguments)}} for call in calls
-        ]
+        kept["tool_calls"] = [{"function": {"name": one.name, "arguments": sendable(one.arguments)}} for one in calls]
     return [{"role": "assistant", **kept}] if kept else []
 
 

@@ -4,16 +4,7 @@ import copy
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, Literal
 
-from forge_tools.adapters.conversation import (
-    Hook,
-    Message,
-    Model,
-    Reply,
-    Usage,
-    extra,
-    sendable_text,
-    with_instructions,
-)
+from forge_tools.adapters.conversation import Hook, Message, Model, Reply, Usage, extra, sendable_text
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.model.execution import new_id
@@ -104,7 +95,7 @@ class ChatCompletions(_Requests):
         return [{"type": "function", "function": function} for function in functions]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
-        request: dict[str, Any] = {"model": self._model, "messages": with_instructions(self._instructions, messages)}
+        request: dict[str, Any] = {"model": self._model, "messages": self._instructed(messages)}
         if on_event is not None:
             request["stream_options"] = {"include_usage": True}
         request |= self.offered(tools) | self._request
@@ -339,9 +330,8 @@ class _Strict:
         if unsupported := sorted(_UNSUPPORTED & schema.keys()):
             raise self._refused(path, f"uses {unsupported[0]}, which strict mode does not support")
         kept = {keyword: copy.deepcopy(part) for keyword, part in schema.items() if keyword in _KEPT}
-        if notes := [
-            note.format(schema[keyword]) for keyword, note in _TOLD.items() if schema.get(keyword) is not None
-        ]:
+        notes = [note.format(schema[name]) for name, note in _TOLD.items() if schema.get(name) is not None]
+        if notes:
             kept["description"] = f"{schema.get('description', '')} ({', '.join(notes)})".strip()
         if "anyOf" in kept:
             kept["anyOf"] = [self.value(part, path, depth + 1) for part in kept["anyOf"]]

@@ -8,11 +8,12 @@ from forge_tools.adapters.conversation import extra
 from forge_tools.adapters.toolset import Choice, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
 from forge_tools.model.calls import ToolResult
-from forge_tools.model.tools import ToolSpec
 from forge_tools.schema.providers import render
 
 _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 """Errors in the call itself, which the model can correct."""
+
+_TOLD = {"category", "tags", "version", "capabilities"}
 
 
 def pydantic_ai_toolset(
@@ -60,7 +61,12 @@ def _toolset_class() -> Any:
             return {
                 spec.name: ToolsetTool(
                     toolset=self,
-                    tool_def=ToolDefinition(**_definition(spec)),
+                    tool_def=ToolDefinition(
+                        name=spec.name,
+                        description=spec.description,
+                        parameters_json_schema=render(spec, "openai")["function"]["parameters"],
+                        metadata=spec.model_dump(mode="json", include=_TOLD),
+                    ),
                     max_retries=retries,
                     args_validator=any_object,
                 )
@@ -78,15 +84,6 @@ def _toolset_class() -> Any:
             return ToolReturn(answer.text, content=seen or None, metadata=_record(answer.result))
 
     return ExecutorToolset
-
-
-def _definition(spec: ToolSpec) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "parameters_json_schema": render(spec, "openai")["function"]["parameters"],
-        "metadata": spec.model_dump(mode="json", include={"category", "tags", "version", "capabilities"}),
-    }
 
 
 def _record(result: ToolResult) -> dict[str, Any]:

@@ -218,9 +218,8 @@ class Toolset:
             return ToolResult.fail(call.problem, error_code=ErrorCode.VALIDATION_ERROR)
         is_restricted = bool(self._categories or self._tags or self._names)
         if not self._offers(spec) if spec else is_restricted:  # an executor may know tools that came after its `specs`
-            return self._unknown(
-                call.name, ToolResult.fail(f"Unknown tool: {shown(call.name)}", error_code=ErrorCode.TOOL_NOT_FOUND)
-            )
+            said = f"Unknown tool: {shown(call.name)}"
+            return self._unknown(call.name, ToolResult.fail(said, error_code=ErrorCode.TOOL_NOT_FOUND))
         arguments = arguments_of(call.name, call.arguments)
         if isinstance(arguments, str):
             return ToolResult.fail(arguments, error_code=ErrorCode.VALIDATION_ERROR)
@@ -242,9 +241,8 @@ class Toolset:
         if not self._artifacts or read is None or self._offers(read) or NAME in named:
             return None
         paging = tuple(one for one in read.parameters if one.name in _KEPT)
-        return read.model_copy(
-            update={"name": NAME, "description": _DESCRIPTION, "aliases": (), "parameters": (_HANDLE, *paging)}
-        )
+        changes = {"name": NAME, "description": _DESCRIPTION, "aliases": (), "parameters": (_HANDLE, *paging)}
+        return read.model_copy(update=changes)
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         run: Any = self._executor.call
@@ -307,9 +305,8 @@ def _arguments_of_read(arguments: Mapping[str, Any]) -> dict[str, Any] | str:
         return f"Unknown parameter of {NAME}: {shown(strange[0])}. It takes {_HANDLE.name}, {', '.join(_KEPT)}."
     handle = arguments.get(_HANDLE.name)
     if not isinstance(handle, str) or artifact_id(handle) is None:
-        return (
-            f"{_HANDLE.name} must be a handle, artifact:// and 32 or 64 hexadecimal digits, not {shown(str(handle))}."
-        )
+        given = shown(str(handle))
+        return f"{_HANDLE.name} must be a handle, artifact:// and 32 or 64 hexadecimal digits, not {given}."
     return {"file_path": handle, **{name: arguments[name] for name in _KEPT if name in arguments}}
 
 

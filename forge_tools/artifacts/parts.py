@@ -283,10 +283,8 @@ class ArtifactFiles:
         fd = os.open(self.folder, _FOLDER)
         try:
             status = os.fstat(fd)
-            if status.st_uid != os.geteuid():
-                raise PermissionError(
-                    errno.EPERM, f"it belongs to user {status.st_uid}, but this is user {os.geteuid()}"
-                )
+            if status.st_uid != (ours := os.geteuid()):
+                raise PermissionError(errno.EPERM, f"it belongs to user {status.st_uid}, but this is user {ours}")
             if status.st_mode & _OTHERS:
                 raise PermissionError(errno.EPERM, f"it is open to others. Run chmod 700 {self.folder}")
             yield fd

@@ -60,10 +60,13 @@ class Pages:
         start, line = await (self._at_line(wish.offset or 1) if wish.byte is None else self._at_byte(wish.byte))
         data = await self._gather(start, wish)
         data = _cut(data, wish, is_last=start + len(data) == self._artifact.size)
-        page = ArtifactPage(
-            handle=self._artifact.handle, size=self._artifact.size, data=data, start=start, first_line=line, next=None
-        )
-        return page if page.end == self._artifact.size else _with_next(page, is_by_lines=wish.byte is None)
+        handle, size = self._artifact.handle, self._artifact.size
+        page = ArtifactPage(handle=handle, size=size, data=data, start=start, first_line=line, next=None)
+        if page.end == size:
+            return page
+        if wish.byte is None and line is not None and data.endswith(b"\n"):
+            return replace(page, next={"offset": line + page.lines})
+        return replace(page, next={"byte": page.end})
 
     async def _at_line(self, line: int) -> tuple[int, int]:
         number, before = 0, 0
@@ -109,12 +112,6 @@ def _cut(data: bytes, wish: PageWish, *, is_last: bool) -> bytes:
     data = data[: wish.most_bytes]
     whole = after_last_line(data) if wish.byte is None else after_last_character(data)
     return data[: whole or len(data)]
-
-
-def _with_next(page: ArtifactPage, *, is_by_lines: bool) -> ArtifactPage:
-    if is_by_lines and page.first_line is not None and page.data.endswith(b"\n"):
-        return replace(page, next={"offset": page.first_line + page.lines})
-    return replace(page, next={"byte": page.end})
 
 
 def _after_breaks(data: bytes, count: int) -> int:

@@ -7,15 +7,7 @@ from typing import Literal
 
 from forge_tools.cli.text import age, counted, limit, one_line
 from forge_tools.model.execution import ExecutionStatus
-from forge_tools.model.overview import (
-    CallFigures,
-    FailedCalls,
-    Overview,
-    QueueLoad,
-    StuckCalls,
-    StuckReason,
-    WorkerRecord,
-)
+from forge_tools.model.overview import FailedCalls, Overview, QueueLoad, StuckCalls, StuckReason, WorkerRecord
 from forge_tools.model.places import serving_command
 
 BEATS = 10
@@ -60,10 +52,9 @@ def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]
 def _unserved(seen: Overview) -> Iterator[Concern]:
     for one in seen.queues:
         if one.waiting and not one.workers:
-            said = f"{_calls(one.waiting)} in queue {one_line(one.queue)}, {one.lane} lane, which no live worker serves"
-            yield Concern(
-                "now", "queue", f"{said}, for {age(one.oldest_seconds or 0)}", serving_command(one.queue, one.lane)
-            )
+            where = f"in queue {one_line(one.queue)}, {one.lane} lane, which no live worker serves"
+            said = f"{_calls(one.waiting)} {where}, for {age(one.oldest_seconds or 0)}"
+            yield Concern("now", "queue", said, serving_command(one.queue, one.lane))
     if not seen.workers:
         yield Concern("now", "workers", "No worker is alive", START)
 
@@ -99,13 +90,14 @@ def _unfit(workers: Sequence[WorkerRecord]) -> Iterator[Concern]:
 
 def _failing(seen: Overview) -> Iterator[Concern]:
     for one in seen.tools:
-        if one.failed >= FEWEST_FAILURES and _rate(one) >= FAILING:
-            said = f"{one_line(one.key)} fails: {one.failed:,} of {one.failed + one.succeeded:,} calls in {limit(seen.window)}"
+        ended = one.failed + one.succeeded
+        if one.failed >= FEWEST_FAILURES and one.failed / ended >= FAILING:
+            said = f"{one_line(one.key)} fails: {one.failed:,} of {ended:,} calls in {limit(seen.window)}"
             worst = next((it for it in seen.failures if it.tool == one.key), None)
             why = f", {worst.calls:,} with {one_line(worst.error_code or worst.status.value)}" if worst else ""
             why += f": {one_line(worst.why)}" if worst and worst.why else ""
             way_out = f"forge-tools show {worst.example}" if worst else "forge-tools history --status failed"
-            yield Concern("now" if _rate(one) >= BROKEN else "soon", "tool", f"{said}{why}", way_out)
+            yield Concern("now" if one.failed / ended >= BROKEN else "soon", "tool", f"{said}{why}", way_out)
 
 
 def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
@@ -119,9 +111,8 @@ def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
 
 def _servers(workers: Iterable[WorkerRecord]) -> Iterator[Concern]:
     for one in (server for worker in workers for server in worker.servers if server.status == "failing"):
-        yield Concern(
-            "now", "mcp server", one_line(one.sentence), "Fix what it reports, or its entry in FORGE_MCP_CONFIG."
-        )
+        way_out = "Fix what it reports, or its entry in FORGE_MCP_CONFIG."
+        yield Concern("now", "mcp server", one_line(one.sentence), way_out)
 
 
 def _demoted(seen: Overview) -> Iterator[Concern]:
@@ -129,10 +120,6 @@ def _demoted(seen: Overview) -> Iterator[Concern]:
         said = f"{one_line(one.tool)} {one_line(one.version)} blocked the async lane {age((seen.at - one.at).total_seconds())} ago"
         way_out = f"Make it await, or declare lane process: {one_line(one.reason)}"
         yield Concern("soon", "tool", f"{said} and has run in the process lane since", way_out)
-
-
-def _rate(one: CallFigures) -> float:
-    return one.failed / (one.failed + one.succeeded)
 
 
 def _calls(count: int) -> str:

@@ -197,16 +197,12 @@ def _shown(finding: Finding) -> Text:
 
 
 def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
-    yield (
-        "compared",
-        f"{report.executions:,} executions with their attempts, {report.events:,} events, {report.definitions:,} definitions of tools",
-    )
+    executions = f"{report.executions:,} executions with their attempts"
+    yield "compared", f"{executions}, {report.events:,} events, {report.definitions:,} definitions of tools"
     if report.ended_from is not None:
         yield "ended", f"from {iso(report.ended_from)} to {iso(report.ended_until)}"
-        yield (
-            "sealed",
-            f"{took(report.longest_wait * 1000)} after the end at most; nothing is proven about the time before",
-        )
+        longest = took(report.longest_wait * 1000)
+        yield "sealed", f"{longest} after the end at most; nothing is proven about the time before"
     if report.checkpoints:
         yield "pruned", f"{counted(report.pruned, 'execution')}, by {counted(report.checkpoints, 'checkpoint')}"
     if report.unsealed:

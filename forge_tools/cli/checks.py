@@ -103,13 +103,9 @@ def check_package(name: str, install: str = "") -> Finding:
 
 
 def _walls(settings: Settings) -> Finding:
-    """What stands here between bodies of the process lane and their host."""
     if given().tier != "landlock":
-        return note(
-            "walls",
-            str(given()),
-            "Tools that ask for more run elsewhere, or without them on the embedded stack; what settings ask for is refused (docs/walls.md).",
-        )
+        way_out = "Tools that ask for more run elsewhere, or without them on the embedded stack; what settings ask for is refused (docs/walls.md)."
+        return note("walls", str(given()), way_out)
     whose = {
         None: "around tools that ask; FORGE_WALLS=landlock for all",
         "landlock": "around all tools of the process lane",
@@ -121,7 +117,6 @@ def _walls(settings: Settings) -> Finding:
 
 
 def _commands(settings: Settings) -> Finding:
-    """What stands here between commands of Bash and their host."""
     try:
         tier, networks = commands_of(settings)
     except ConfigurationError as error:
@@ -136,7 +131,6 @@ def _commands(settings: Settings) -> Finding:
 
 
 def _limits(settings: Settings) -> Finding:
-    """What bounds the use of this machine by one call."""
     size = f"{settings.tool_memory:,} bytes" if settings.tool_memory else "none"
     most = f"{settings.tool_processes:,}" if settings.tool_processes else "none"
     base, why = delegated(settings.cgroup)

@@ -25,11 +25,8 @@ def upgrade(
     migrate.upgrade(database, revision)
     _report(face, before, migrate.current(database))
     if settings.database_pooler != "none" and settings.database_url:
-        setting = role_setting(settings.database)
-        face.note(
-            f"The pooler does not pass settings on, so its role needs them. Run this once, as an owner: {setting};",
-            style="",
-        )
+        said = "The pooler does not pass settings on, so its role needs them. Run this once, as an owner"
+        face.note(f"{said}: {role_setting(settings.database)};", style="")
 
 
 @app.command()

@@ -212,11 +212,8 @@ def _pooled(found: Connections, settings: Settings) -> Finding:
 
 def check_encryption(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
     if key is None:
-        return note(
-            "secrets",
-            "there is no key to encrypt them: calls with a secret parameter are refused",
-            "Make one where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
-        )
+        said = "there is no key to encrypt them: calls with a secret parameter are refused"
+        return note("secrets", said, "Make one where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new")
     where = f"with {folder}" if key.id in held else "where workers have its private half, not on this host"
     return ok("secrets", f"encrypted with key {key.id}, decrypted {where}")
 
@@ -228,11 +225,8 @@ def check_digests(dialect: str, settings: Settings) -> Iterator[Finding]:
     if settings.digest_key.get_secret_value():
         yield ok("idempotency", "FORGE_DIGEST_KEY is set here; it must be the same for all clients")
     else:
-        yield note(
-            "idempotency",
-            "FORGE_DIGEST_KEY is not set here: calls from here with an idempotency key are refused",
-            "Set the same secret for all clients: openssl rand -hex 32",
-        )
+        said = "FORGE_DIGEST_KEY is not set here: calls from here with an idempotency key are refused"
+        yield note("idempotency", said, "Set the same secret for all clients: openssl rand -hex 32")
 
 
 def check_signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
@@ -246,11 +240,8 @@ def check_signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
     elif settings.is_embedded or (head is None and path is not None):
         yield ok("audit", "history will be signed")
     else:
-        yield note(
-            "audit",
-            "history is sealed without a signature: the owner of the database could rebuild the chain",
-            "forge-tools audit keygen FILE, and FORGE_AUDIT_KEY=FILE for workers",
-        )
+        said = "history is sealed without a signature: the owner of the database could rebuild the chain"
+        yield note("audit", said, "forge-tools audit keygen FILE, and FORGE_AUDIT_KEY=FILE for workers")
 
 
 def check_calls(

@@ -68,11 +68,8 @@ def export(
                 count += len(page)
                 began = began or (rows.moment(page[0]) if page else page.until)
                 whole, done = ((moment - began).total_seconds() for moment in (end, page.until))
-                told(
-                    total=max(whole, 1e-3),
-                    completed=done,
-                    said=f"{count:,} {of.value}, to {page.until:%Y-%m-%d %H:%MZ}",
-                )
+                said = f"{count:,} {of.value}, to {page.until:%Y-%m-%d %H:%MZ}"
+                told(total=max(whole, 1e-3), completed=done, said=said)
         return count
 
     # Fatal signals act like Ctrl-C, so that no partial file stays; nohup is respected.

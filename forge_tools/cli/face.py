@@ -124,7 +124,12 @@ class Face:
 
     def fail(self, message: str, code: str, error: BaseException) -> None:
         """Print an error: one message that says what to do, and its traceback only on request."""
-        if not (self.is_json and self._told({"error": {"code": str(code), "message": message}})):
+        is_told = False
+        if self.is_json:
+            with suppress(OSError, ForgeError):  # standard output cannot be written
+                self.document({"error": {"code": str(code), "message": message}})
+                is_told = True
+        if not is_told:
             self.err.print(Text.assemble(("Error: ", "bold red"), printable(message)), soft_wrap=True)
         if self.is_debugging:
             self.err.print(Text(printable("".join(traceback.format_exception(error)))), soft_wrap=True)
@@ -147,13 +152,6 @@ class Face:
         sys.stdout.flush()
         self._kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
         os.dup2(2, 1)
-
-    def _told(self, value: Any) -> bool:
-        try:
-            self.document(value)
-        except (OSError, ForgeError):
-            return False
-        return True
 
     def _write(self, text: str) -> None:
         # Not Rich, which would wrap; nothing here is styled.

@@ -155,7 +155,6 @@ def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, ch
 
 
 def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
-    """Turn a filter that these rows do not support into a usage error."""
     if "kind" in chosen and of is not Rows.EVENTS:
         raise typer.BadParameter("Only events have a kind: --of events.", param_hint="--kind")
     if of is Rows.ATTEMPTS and chosen.get("status", "lost") not in TERMINAL:

@@ -70,10 +70,8 @@ def list_keys(face: Face) -> None:
         face.say("There is no key. Make one where the workers read it: forge-tools keys new", style="dim")
     else:
         face.out.print(table(_columns(held), keys, face.out.width))
-        face.say(
-            f"calls: how many unfinished calls are encrypted with it. here: whether its private half is in {settings.keys_folder}.",
-            style="dim",
-        )
+        calls = "calls: how many unfinished calls are encrypted with it."
+        face.say(f"{calls} here: whether its private half is in {settings.keys_folder}.", style="dim")
 
 
 @app.command()

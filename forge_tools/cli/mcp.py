@@ -20,8 +20,6 @@ from forge_tools.model.tools import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import scratch_folder
 
-SCRATCH = "forge-mcp-"
-
 app = App()
 
 
@@ -99,7 +97,7 @@ def _serve_here(transport: Any, settings: Settings, offer: Any, references: Sequ
     """Keep long outputs as long as this process and its sessions live."""
     tools = local_tools(settings, references)  # once stray output does no harm
     logging.getLogger().addHandler(CallLog())
-    with scratch_folder(SCRATCH) as folder:
+    with scratch_folder("forge-mcp-") as folder:
         kept = FolderArtifacts(
             folder, max_bytes=settings.artifact_max_bytes, quota=settings.artifact_quota, ttl=settings.artifact_ttl
         )
@@ -125,7 +123,6 @@ def _categories(text: str | None) -> frozenset[str] | None:
     words = _words(text)
     unknown = sorted((words or frozenset()) - set(ToolCategory))
     if unknown:
-        raise typer.BadParameter(
-            f"{unknown[0]!r} is not a category; there are {', '.join(ToolCategory)}.", param_hint="--categories"
-        )
+        said = f"{unknown[0]!r} is not a category; there are {', '.join(ToolCategory)}."
+        raise typer.BadParameter(said, param_hint="--categories")
     return words

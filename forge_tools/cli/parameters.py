@@ -79,7 +79,9 @@ class GivenParameters:
         for name, sign, text in self._words:
             value = _value(name, sign, text, declared.get(name))
             if name in given:
-                value = _joined(name, parameters[name], value)
+                if not (isinstance(parameters[name], list) and isinstance(value, list)):
+                    raise typer.BadParameter(f"{name} is given twice.", param_hint="KEY=VALUE")
+                value = parameters[name] + value
             given.add(name)
             parameters[name] = value
         return parameters
@@ -136,7 +138,9 @@ def _whole(text: str | None, limit: int) -> dict[str, Any]:
         return {}
     value = _json(_content(text, "--json", limit), "--json")
     if not isinstance(value, dict):
-        raise _wrong("--json", f"that is {_kind(value)}; it must be an object with parameters as keys.")
+        kinds = {list: "an array", str: "a text", type(None): "null", bool: "true or false"}
+        kind = kinds.get(type(value), "a number")
+        raise _wrong("--json", f"that is {kind}; it must be an object with parameters as keys.")
     return value
 
 
@@ -164,12 +168,6 @@ def _scalar(text: str, name: str, kind: Any) -> Any:
         shown = text if len(text) <= 40 else f"{text[:39]}…"
         said = f"{name}={shown!r}: {name} takes {what}."
         raise typer.BadParameter(said, param_hint="KEY=VALUE") from None
-
-
-def _joined(name: str, before: Any, value: Any) -> Any:
-    if isinstance(before, list) and isinstance(value, list):
-        return before + value
-    raise typer.BadParameter(f"{name} is given twice.", param_hint="KEY=VALUE")
 
 
 def _content(text: str, name: str, limit: int) -> str:
@@ -219,7 +217,3 @@ _SCALARS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "number": ("a number", _number),
     "boolean": ("true or false", lambda text: _BOOLEANS[text.lower()]),
 }
-
-
-def _kind(value: Any) -> str:
-    return {list: "an array", str: "a text", type(None): "null", bool: "true or false"}.get(type(value), "a number")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,9 +24,6 @@ from forge_tools.model.execution import IdempotencyKey
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle
-
-LOCAL = "forge_tools.cli.local"
-"""Imported late: it loads tools, which calls on workers do not need."""
 
 app = App()
 
@@ -180,23 +178,23 @@ def _print_failure(face: Face, tool: Sequence[str], result: ToolResult) -> None:
 
 
 def _run_here(face: Face, call: _Call, settings: Settings, references: list[str]) -> ToolResult:
-    here = import_module(LOCAL)
+    here = import_module("forge_tools.cli.local")  # late: it loads tools, which calls on workers do not need
     tools = here.local_tools(settings, references)
     spec = find_spec([tool.spec for tool in tools], call.name)
     executor = here.local_executor(tools, settings)
 
-    async def body(**options: Any) -> ToolResult:
-        result = await executor.call(call.name, call.parameters.typed(spec), call.context, **options)
+    is_live = face.err.is_terminal if call.is_live is None else call.is_live
+    view = View(face, keeps_output=face.is_json or not face.out.is_terminal) if is_live else None
+
+    async def body() -> ToolResult:
+        parameters, hear = call.parameters.typed(spec), view.hear if view else None
+        result = await executor.call(call.name, parameters, call.context, on_report=hear)
         return await saved(face, result, call.save)
 
     asked = spec.timeout_for(call.context)[0] if spec else call.context.timeout
     timeout = min(settings.max_timeout, max(0.0, asked))  # NaN becomes 0 here; the executor refuses it
-    result: ToolResult
-    if not (face.err.is_terminal if call.is_live is None else call.is_live):
-        result = here.stoppable(body(), timeout)
-        return result
-    with View(face, keeps_output=face.is_json or not face.out.is_terminal) as view:
-        result = here.stoppable(body(on_report=view.hear), timeout)
+    with view or nullcontext():
+        result: ToolResult = here.stoppable(body(), timeout)
         return result
 
 

@@ -53,25 +53,24 @@ class _Part:
         return 2 if self.rows else 3
 
 
+@dataclass(frozen=True, slots=True)
 class Screen:
     """A frame for Rich: all of it, or as much as fits `height` lines."""
 
-    def __init__(self, frame: Frame, height: int | None = None) -> None:
-        self._frame = frame
-        self._height = height
+    frame: Frame
+    height: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = options.max_width
-        frame = self._frame
+        width, frame = options.max_width, self.frame
         head = Group(*_head(frame, width))
-        attention = _attention(frame.concerns, self._height)
+        attention = _attention(frame.concerns, self.height)
         parts = _parts(frame.seen)
-        if self._height is None:
+        if self.height is None:
             for part in parts:
                 part.room = len(part.rows)
         else:
             taken = sum(len(console.render_lines(one, options, pad=False)) for one in (head, attention))
-            _allot(parts, self._height - taken)
+            _allot(parts, self.height - taken)
         yield head
         yield attention
         name_width = _name_width(parts, width)
@@ -220,9 +219,8 @@ def ok(one: CallFigures, unit: str = "") -> Text:
 
 
 def rate(per_second: float) -> str:
-    return (
-        f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.1f}" if per_second >= 1 else f"{per_second:.2f}"
-    )
+    decimals = 0 if per_second >= 100 else 1 if per_second >= 1 else 2
+    return f"{per_second:,.{decimals}f}"
 
 
 def _up(one: WorkerLoad) -> str:

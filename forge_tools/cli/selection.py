@@ -16,7 +16,7 @@ from forge_tools.cli.parameters import completed_tools
 from forge_tools.cli.services import with_history
 from forge_tools.cli.text import one_line, parse_since
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.model.execution import ExecutionStatus, is_id
+from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.tools import ToolCategory
 
@@ -40,14 +40,13 @@ def whole_id(context: typer.Context, given: str) -> str:
         if len(newest) < back:
             raise ExecutionNotFoundError(f"There is no {given}: {len(newest)} executions are recorded.")
         return newest[-1].id
-    if is_id(given.lower()) or not _END.fullmatch(given):
+    if not _END.fullmatch(given):
         return given
     part = given.lower()
     fitting = [one.id for one in _newest(LOOKED_AT) if one.id.startswith(part) or one.id.endswith(part)]
     if len(fitting) > 1:
-        raise ExecutionNotFoundError(
-            f"{given} is the beginning or end of several ids: {', '.join(fitting[:3])}. Give more of it."
-        )
+        some = ", ".join(fitting[:3])
+        raise ExecutionNotFoundError(f"{given} is the beginning or end of several ids: {some}. Give more of it.")
     return fitting[0] if fitting else given
 
 
@@ -86,7 +85,6 @@ Chosen = dict[str, Any]
 
 
 def moment(text: str) -> datetime:
-    """Parse a time on the command line; anything else is a usage error."""
     try:
         return parse_since(text)
     except ValueError as error:

@@ -12,7 +12,7 @@ from forge_tools import storage
 from forge_tools.artifacts.parts import folder_of
 from forge_tools.cli.face import Face
 from forge_tools.config import Settings
-from forge_tools.embedded.home import Holder, stack_holder
+from forge_tools.embedded.home import stack_holder
 from forge_tools.errors import StackError
 from forge_tools.storage.connection.drivers import Address
 from forge_tools.urls import without_passwords
@@ -33,11 +33,7 @@ POLL_SECONDS = 0.1
 
 
 def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | None = None) -> T:
-    """Open the configured database, do `work`, and close it.
-
-    Raises:
-        StorageError: the database cannot be reached or used, or does not exist yet.
-    """
+    """Open the configured database, do `work`, and close it."""
     settings = settings or Settings.load()
 
     async def run() -> T:
@@ -50,7 +46,7 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
 
 
 def with_history(work: Callable[["History"], Awaitable[T]], settings: Settings | None = None) -> T:
-    """Do `work` with only the history of that database; raises what `with_store` does."""
+    """Do `work` with only the history of that database."""
     settings = settings or Settings.load()
 
     async def run() -> T:
@@ -87,7 +83,8 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
         time.sleep(POLL_SECONDS)
     if holder is None:
         return False
-    deadline = time.monotonic() + _left(holder)
+    age = (datetime.now(UTC) - datetime.fromisoformat(holder.since)).total_seconds()
+    deadline = time.monotonic() + (0.0 if holder.is_ready else STARTING_SECONDS - abs(age))
     if time.monotonic() < deadline and face.err.is_terminal:
         face.note("The stack of this folder is starting ...")
     while holder is not None and not holder.is_ready and time.monotonic() < deadline:
@@ -97,12 +94,7 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
 
 
 def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
-    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs.
-
-    Raises:
-        StackError: none runs, and the call is not left.
-        SchemaVersionError: none ever ran, so nothing can keep the call.
-    """
+    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs."""
     if await_stack(face, settings, patience=0.0 if is_left else COMING_SECONDS):
         return
     if not is_left:
@@ -110,10 +102,5 @@ def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
             "No stack runs in this folder, so the call was not sent. Start one: forge-tools up. "
             "With --background, calls wait for it."
         )
-    Address.parse(settings.database).require_file()
+    Address.parse(settings.database).require_file()  # if none ever ran, nothing can keep the call
     face.note("No stack runs in this folder: the call waits for the next one, forge-tools up, or expires.", "yellow")
-
-
-def _left(holder: Holder) -> float:
-    age = datetime.now(UTC) - datetime.fromisoformat(holder.since)
-    return 0.0 if holder.is_ready else STARTING_SECONDS - abs(age.total_seconds())

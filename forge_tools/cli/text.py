@@ -123,7 +123,6 @@ def as_json(value: Any, **form: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Return a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

@@ -307,7 +307,6 @@ def _document(one: ToolVersion) -> dict[str, Any]:
 
 
 def differences(old: ToolSpec, new: ToolSpec) -> Iterator[Difference]:
-    """Yield the differences between two definitions: parameters by name, everything else by field."""
     was, now = old.model_dump(mode="json"), new.model_dump(mode="json")
     before, after = ({one["name"]: one for one in values.pop("parameters")} for values in (was, now))
     yield from _of_fields("", was, now)

@@ -157,9 +157,8 @@ def stats(
 
     async def read(store: Store) -> tuple[list[CallFigures], Overview]:
         figures = await store.history.figures(by, from_rows=from_rows, **chosen)
-        return figures, await store.overviews.read(
-            window=1.0, lease=settings.lease, patience=BEATS * settings.heartbeat
-        )
+        patience = BEATS * settings.heartbeat
+        return figures, await store.overviews.read(window=1.0, lease=settings.lease, patience=patience)
 
     calls, seen = with_store(read, settings)
     live = [one for one in seen.workers if one.worker.silent_seconds <= settings.lease]

@@ -255,11 +255,7 @@ async def until_ready(
     timeout: float = START_SECONDS,
     is_given_up: Callable[[], bool],
 ) -> bool:
-    """Wait until every worker process of the stack claims calls; False if `is_given_up` says so first.
-
-    Raises:
-        StackError: a worker did not come up in time; names its log.
-    """
+    """Wait until every worker process of the stack claims calls; False if `is_given_up` says so first."""
     async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
         deadline = asyncio.get_running_loop().time() + timeout
         while not is_given_up():

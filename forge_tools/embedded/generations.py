@@ -67,7 +67,6 @@ class Generations:
             ).start()
 
     def tend(self) -> None:
-        """Release workers that have left."""
         with self._lock:
             for worker in self._leaving:
                 worker.forget()

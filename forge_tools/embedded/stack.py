@@ -82,7 +82,8 @@ class EmbeddedStack:
     """Valkey, a migrated database and three workers on this machine, which all end with this process.
 
     `concurrency` is the number of processes of each process lane, one for each CPU by default. `program` is what forks the
-    workers. A broker or database URL in the settings replaces the embedded one.
+    workers. A broker or database URL in the settings replaces the embedded one. After the start, `settings` name the home
+    that the stack holds.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class EmbeddedStack:
         program: Sequence[str] = FORK_SERVER,
     ) -> None:
         is_set = "drain" in settings.model_fields_set
-        self._settings = settings if is_set else settings.model_copy(update={"drain": DRAIN_SECONDS})
+        self.settings = settings if is_set else settings.model_copy(update={"drain": DRAIN_SECONDS})
         self.program = program
         self.plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1)
         self._lock: HomeLock | None = None
@@ -109,21 +110,16 @@ class EmbeddedStack:
         self._is_hurried = False
 
     @property
-    def settings(self) -> Settings:
-        """The settings in use; after the start, with the home that the stack holds."""
-        return self._settings
-
-    @property
     def workers(self) -> tuple[ProcessStatus, ...]:
         return tuple(worker.status() for worker in self._workers)
 
     def status(self) -> StackStatus:
         broker = (self._valkey.status(),) if self._valkey else ()
         return StackStatus(
-            home=self._settings.home,
+            home=self.settings.home,
             pid=os.getpid(),
-            broker=without_passwords(self._settings.broker),
-            database=without_passwords(self._settings.database),
+            broker=without_passwords(self.settings.broker),
+            database=without_passwords(self.settings.database),
             processes=broker + self.workers,
         )
 
@@ -152,13 +148,13 @@ class EmbeddedStack:
         """Start everything and return; a thread restarts processes that die."""
         try:
             self._take_home()
-            log = self._settings.home / "logs" / "workers.log"
+            log = self.settings.home / "logs" / "workers.log"
             self._forks = WorkerForks(self.program, server_environment(), log)
             self._forks.prepare()  # it imports meanwhile
-            if not self._settings.broker_url:
+            if not self.settings.broker_url:
                 self._start_valkey()
-            migrate.upgrade(self._settings.migration_database)
-            ensure_key(self._settings)
+            migrate.upgrade(self.settings.migration_database)
+            ensure_key(self.settings)
             if self._valkey:
                 self._await_answer(self._valkey)
             if not self._is_signalled:
@@ -184,7 +180,7 @@ class EmbeddedStack:
             self._tender.join()
             self._tender = None
         # The launchers kill at the end of the grace period; shortly afterwards the launcher itself must be hanging.
-        self._end(self._workers, self._settings.drain + WORKER_MARGIN + 0.2)
+        self._end(self._workers, self.settings.drain + WORKER_MARGIN + 0.2)
         if self._forks is not None:
             self._forks.close()
         if self._valkey is not None:
@@ -202,7 +198,7 @@ class EmbeddedStack:
 
     def make_workers(self, forks: WorkerForks, **overrides: object) -> list[SupervisedWorker]:
         """Return the workers of each plan, not started, with the stack's settings and these `overrides`."""
-        settings = self._settings.model_copy(update=overrides)
+        settings = self.settings.model_copy(update=overrides)
         return [
             SupervisedWorker(
                 plan.name,
@@ -211,7 +207,7 @@ class EmbeddedStack:
                 died=self.died,
                 log=settings.home / "logs" / f"{plan.name}.log",
                 environment=worker_environment(settings),
-                grace=self._settings.drain + WORKER_MARGIN,
+                grace=self.settings.drain + WORKER_MARGIN,
             )
             for plan in self.plans
         ]
@@ -229,7 +225,7 @@ class EmbeddedStack:
 
     def _take_home(self) -> None:
         """Take the home of this folder; if a copy of the folder took it first, a new one."""
-        settings, marker = self._settings, self._settings.marker
+        settings, marker = self.settings, self.settings.marker
         home = open_home(settings.home if marker is None else marker.home)
         if marker is not None:
             marker.write()
@@ -249,10 +245,10 @@ class EmbeddedStack:
                     "%s is a copy of %s, which keeps the stack; this folder gets a new one with its own history: %s",
                     *(marker.folder, marker.copied_from, home),
                 )
-        self._settings = settings.model_copy(update={"home": home})
+        self.settings = settings.model_copy(update={"home": home})
 
     def _start_valkey(self) -> None:
-        home = self._settings.home
+        home = self.settings.home
         socket_path = broker_socket(home)
         prepare_socket(socket_path, home)
         held = self._lock.server_fd if self._lock else None  # as long as it lives; it reads nothing from there
@@ -268,7 +264,7 @@ class EmbeddedStack:
         self._valkey.start()
 
     def _await_answer(self, server: SupervisedProcess) -> None:
-        data = self._settings.home / "valkey" / "appendonlydir"
+        data = self.settings.home / "valkey" / "appendonlydir"
         is_there = self._answers_in_time(server)
         if not is_there and not server.is_alive and data.exists():
             shutil.rmtree(data)
@@ -285,7 +281,7 @@ class EmbeddedStack:
             )
 
     def _answers_in_time(self, server: SupervisedProcess) -> bool:
-        socket_path, deadline = broker_socket(self._settings.home), time.monotonic() + START_SECONDS
+        socket_path, deadline = broker_socket(self.settings.home), time.monotonic() + START_SECONDS
         while not self._is_signalled and server.is_alive and time.monotonic() < deadline:
             if valkey.answers(socket_path):
                 return True
@@ -312,25 +308,21 @@ class EmbeddedStack:
         ).start()
 
     def _settle_later(self, instance: str) -> None:
-        if self._ended.wait(OUTLIVED_BEATS * self._settings.heartbeat):
+        if self._ended.wait(OUTLIVED_BEATS * self.settings.heartbeat):
             return
         try:
             end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
             requeued, lost = asyncio.run(self._recover(instance))
         except (ForgeError, OSError) as error:
-            logger.warning(
-                "What a dead worker ran is left to the others, after its lease",
-                extra={"worker": instance, "error": str(error)},
-            )
+            facts = {"worker": instance, "error": str(error)}
+            logger.warning("What a dead worker ran is left to the others, after its lease", extra=facts)
             return
         if requeued or lost:
-            logger.warning(
-                "The executions of a dead worker are settled",
-                extra={"worker": instance, "requeued": len(requeued), "lost": len(lost)},
-            )
+            counts = {"worker": instance, "requeued": len(requeued), "lost": len(lost)}
+            logger.warning("The executions of a dead worker are settled", extra=counts)
 
     async def _recover(self, instance: str) -> tuple[list[str], list[str]]:
-        settings = self._settings
+        settings = self.settings
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             return await store.transitions.recover(instance, "its process ended")
 

@@ -233,9 +233,8 @@ class SupervisedProcess:
         folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         try:
             streams = (stdin, output.fileno(), output.fileno())
-            return Launched(
-                self._spawner.start(argv, self._environment, folder=folder, streams=streams, grace=self._grace)
-            )
+            control = self._spawner.start(argv, self._environment, folder=folder, streams=streams, grace=self._grace)
+            return Launched(control)
         finally:
             os.close(folder)
 

@@ -224,7 +224,6 @@ async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
 
 
 async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
-    """Make a call in this process, and send its reports."""
     notices, buffer = _Notices(ctx), ReportBuffer(lambda: None, interval=TELL_SECONDS)
 
     async def tell() -> None:
@@ -298,9 +297,8 @@ class _Notices:
         elif stream == "log" and level is not None and self._lowest is not None and level >= self._lowest:
             severity = [name for name, least in _SEVERITIES.items() if least <= max(level, 0)][-1]
             params = types.LoggingMessageNotificationParams(level=severity, data=text.rstrip("\n"))
-            await self._ctx.session.send_notification(
-                types.LoggingMessageNotification(params=params), self._ctx.request_id
-            )
+            message = types.LoggingMessageNotification(params=params)
+            await self._ctx.session.send_notification(message, self._ctx.request_id)
 
     async def send_report(self, told: Told) -> None:
         if told.done is not None:

@@ -59,14 +59,10 @@ _TEMPLATES = [
     ),
 ]
 
-_WISHES = tuple(field.name for field in fields(PageWish))
-
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_-]+")
 _LONGEST = 2**31
 _SURROGATE = "\\ud"
 """Its beginning in ASCII JSON."""
-
-_TASKS_OPTIONAL = types.ToolExecution(task_support="optional")
 
 
 def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
@@ -79,7 +75,7 @@ def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
         input_schema=schema["inputSchema"],
         output_schema=schema.get("outputSchema"),
         annotations=types.ToolAnnotations.model_validate(schema["annotations"]),
-        execution=_TASKS_OPTIONAL if as_task else None,
+        execution=types.ToolExecution(task_support="optional") if as_task else None,
     )
 
 
@@ -195,9 +191,7 @@ class Resources:
     async def list(self, _ctx: Context, _params: types.PaginatedRequestParams) -> types.ListResourcesResult:
         return types.ListResourcesResult(resources=[])
 
-    async def templates(
-        self, _ctx: Context, _params: types.PaginatedRequestParams
-    ) -> types.ListResourceTemplatesResult:
+    async def templates(self, _ctx: Context, _: types.PaginatedRequestParams) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=_TEMPLATES)
 
     async def complete(self, ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
@@ -248,14 +242,12 @@ class Resources:
 
 def _wish(query: str) -> PageWish:
     try:
-        given = {
-            name: int(value) for name, value in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-        }
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        given = {name: int(value) for name, value in pairs}
         wish = PageWish(**{"max_bytes": PAGE_BYTES} | given)
     except (TypeError, ValueError) as error:
-        raise invalid(
-            f"{shown(query)} does not name a page. Give whole numbers for any of {', '.join(_WISHES)}."
-        ) from error
+        names = ", ".join(field.name for field in fields(PageWish))
+        raise invalid(f"{shown(query)} does not name a page. Give whole numbers for any of {names}.") from error
     if wish.most_bytes > LARGEST:
         raise invalid(f"max_bytes {wish.most_bytes:,} is more than {LARGEST:,}.")
     return wish

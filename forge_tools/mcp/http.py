@@ -41,11 +41,7 @@ class Http:
 
     @classmethod
     def bind(cls, address: str, token: str, largest_body: int) -> Self:
-        """Listen at `HOST:PORT`; a token is required if other machines can connect.
-
-        Raises:
-            ConfigurationError: the address is invalid, is taken, or needs a token.
-        """
+        """Listen at `HOST:PORT`; a token is required if other machines can connect."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
         if not port.isdecimal() or int(port) > 65_535:
@@ -59,9 +55,8 @@ class Http:
         try:
             listening = socket.create_server((host, int(port)), family=family)
         except OSError as error:
-            raise ConfigurationError(
-                f"Cannot listen at {address}: {error.strerror or error}. Give another port."
-            ) from error
+            why = error.strerror or error
+            raise ConfigurationError(f"Cannot listen at {address}: {why}. Give another port.") from error
         # Judged by the name, not its address: where a machine's own name resolves to 127.0.1.1, clients send it as Host.
         return cls(listening, token, largest_body, is_local=is_loopback(host))
 

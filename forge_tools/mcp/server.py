@@ -88,11 +88,9 @@ class ToolServer(Server[None]):
         protocol_version: str | None = None,
     ) -> types.ServerCapabilities:
         """Return the capabilities of this server; the SDK itself supports neither tasks nor changing tools."""
+        changing = NotificationOptions(tools_changed=True)
         told = super().get_capabilities(
-            NotificationOptions(tools_changed=True),
-            experimental_capabilities,
-            extensions,
-            protocol_version=protocol_version,
+            changing, experimental_capabilities, extensions, protocol_version=protocol_version
         )
         if protocol_version in MODERN_PROTOCOL_VERSIONS or self._tasks is None:
             return told
@@ -177,17 +175,11 @@ class Listeners(InMemorySubscriptionBus):
 
 
 class Transport(Protocol):
-    """Carries messages between clients and a server."""
-
     async def serve(self, server: ToolServer) -> None: ...
 
 
 def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> None:
-    """Serve the tools of the catalogue, run on workers.
-
-    Raises:
-        StorageError: the database cannot be reached or used.
-    """
+    """Serve the tools of the catalogue, run on workers."""
 
     async def serve() -> None:
         client = ExecutorClient(settings)
@@ -201,9 +193,7 @@ def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> Non
     asyncio.run(serve())
 
 
-def serve_here(
-    transport: Transport, executor: ToolExecutor, offer: Offer, artifacts: ArtifactReader | None = None
-) -> None:
+def serve_here(transport: Transport, executor: ToolExecutor, offer: Offer, artifacts: ArtifactReader) -> None:
     """Serve the tools of an executor, run in this process, and its stored outputs."""
     with ToolThread(executor) as tools:
         asyncio.run(transport.serve(ToolServer(tools, offer, artifacts)))

@@ -94,11 +94,7 @@ class Stdio:
 
     @classmethod
     def claim(cls, longest_line: int) -> Self:
-        """Take the standard streams; call this before importing any user code.
-
-        Raises:
-            ConfigurationError: there are none.
-        """
+        """Take the standard streams; call this before importing any user code."""
         try:
             read_fd, write_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
         except OSError as error:

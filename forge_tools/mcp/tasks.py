@@ -60,9 +60,9 @@ class Tasks:
         asked = params.task.ttl if params.task else None
         ttl = None if asked is None else min(max(asked, 0), LONGEST_TTL_MS)
         handle = await self._submit(ctx, params, ttl=ttl, is_long=True)
-        return (
-            answered(handle) if isinstance(handle, ToolResult) else {"task": _form(await handle.record(), is_core=True)}
-        )
+        if isinstance(handle, ToolResult):
+            return answered(handle)
+        return {"task": _form(await handle.record(), is_core=True)}
 
     async def call(self, ctx: Context, params: types.CallToolRequestParams) -> HandlerResult:
         """Call a tool for a client that accepts a task as the answer: it gets one if the call is not over soon."""
@@ -133,9 +133,8 @@ class Tasks:
         return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
 
     async def _progress_of(self, records: Sequence[ExecutionRecord]) -> Mapping[str, Progress]:
-        return await self._client.history.progress_of(
-            [one.id for one in records if one.status is ExecutionStatus.RUNNING]
-        )
+        running = [one.id for one in records if one.status is ExecutionStatus.RUNNING]
+        return await self._client.history.progress_of(running)
 
     async def _payload(self, record: ExecutionRecord) -> dict[str, Any]:
         answer = await shown_whole(await self._client.calls.attach(record.id).result())
@@ -190,9 +189,8 @@ def mark_of(record: ExecutionRecord) -> dict[str, Any]:
 
 def _is_expired(record: ExecutionRecord) -> bool:
     ttl = mark_of(record).get("ttl")
-    return (
-        isinstance(ttl, int) and record.is_over and record.queued_at + timedelta(milliseconds=ttl) < datetime.now(UTC)
-    )
+    age = datetime.now(UTC) - record.queued_at
+    return isinstance(ttl, int) and record.is_over and age > timedelta(milliseconds=ttl)
 
 
 def _form(record: ExecutionRecord, progress: Progress | None = None, *, is_core: bool) -> dict[str, Any]:
@@ -227,9 +225,7 @@ def _iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-_EXECUTION = ToolParameter(
-    name="execution_id", type="string", description="The execution_id that submit_tool returned."
-)
+_CALL = ToolParameter(name="execution_id", type="string", description="The execution_id that submit_tool returned.")
 
 
 def _tool(name: str, description: str, *parameters: ToolParameter, **can: bool) -> types.Tool:
@@ -252,7 +248,7 @@ SUBMIT = _tool(
 POLL = _tool(
     "poll_execution",
     "Return the state of a call that submit_tool started, or its result if it has ended.",
-    _EXECUTION,
+    _CALL,
     ToolParameter(
         name="wait_seconds",
         type="number",
@@ -267,7 +263,7 @@ POLL = _tool(
 CANCEL = _tool(
     "cancel_execution",
     "Cancel a waiting or running call that submit_tool started.",
-    _EXECUTION,
+    _CALL,
     executes_commands=True,
     idempotent=True,
 )
@@ -331,9 +327,8 @@ class BackgroundTools:
             record = await self._client.history.get(asked)
             if "submitted" in mark_of(record):
                 return record
-        raise ForgeError(
-            f"There is no submitted call {shown(repr(asked))}; pass the execution_id that submit_tool returned."
-        )
+        given = shown(repr(asked))
+        raise ForgeError(f"There is no submitted call {given}; pass the execution_id that submit_tool returned.")
 
 
 def _refused(message: str) -> types.CallToolResult:

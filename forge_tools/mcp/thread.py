@@ -43,7 +43,6 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Run `work` as `submit` does, and wait for it here."""
         return await asyncio.wrap_future(self.submit(work))
 
     def stop(self, seconds: float) -> None:

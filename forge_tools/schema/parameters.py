@@ -222,11 +222,7 @@ class _Survey:
         self._checks: dict[int, int] = {}
 
     def check(self) -> None:
-        """Refuse references outside the schema, and schemas that apply to one value too often.
-
-        Raises:
-            InvalidCallError: naming it.
-        """
+        """Refuse references outside the schema, and schemas that apply to one value too often."""
         schemas = list(self._all())
         for schema in schemas:
             for keyword in ("$anchor", "$dynamicAnchor"):

@@ -23,11 +23,8 @@ def render(spec: ToolSpec, format: str) -> Schema:
     """
     require_format(format)
     if format in {"openai", "ollama"}:
-        function = {
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": _with_items(_plain_object(input_schema(spec))),
-        }
+        parameters = _with_items(_plain_object(input_schema(spec)))
+        function = {"name": spec.name, "description": spec.description, "parameters": parameters}
         return {"type": "function", "function": function}
     if format == "anthropic":
         return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
@@ -48,11 +45,6 @@ def render(spec: ToolSpec, format: str) -> Schema:
 
 
 def require_format(format: str) -> None:
-    """Refuse an unknown format.
-
-    Raises:
-        ValueError: naming the known ones.
-    """
     if format not in FORMATS:
         raise ValueError(f"Unknown schema format: {format}. Use one of {', '.join(FORMATS)}.")
 

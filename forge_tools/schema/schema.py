@@ -96,7 +96,8 @@ def _enum(schema: Schema, _depth: int) -> Check:
     allowed = [schema["const"]] if "const" in schema else list(_list(schema["enum"], "enum"))
 
     def check(value: Any, path: str) -> Iterable[str]:
-        if any(_equal(value, choice) for choice in allowed):
+        # As in JSON, true is not 1.
+        if any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
             return ()
         return (f"Invalid value for {path}: must be one of {allowed}",)
 
@@ -184,16 +185,10 @@ def _any_of(schema: Schema, depth: int) -> Check:
             if reason is None:
                 return ()
             reasons.append(reason)
-        return (
-            f"Invalid value for {path}: it matches none of the {len(options)} allowed forms ({'; '.join(reasons[:3])})",
-        )
+        why = "; ".join(reasons[:3])
+        return (f"Invalid value for {path}: it matches none of the {len(options)} allowed forms ({why})",)
 
     return check
-
-
-def _equal(value: Any, choice: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
-    return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
 
 
 def _number(schema: Schema, keyword: str) -> Any:

@@ -154,6 +154,5 @@ def _why_not(value: Any) -> str | None:
         return f"{type(value).__name__} cannot be represented in JSON. Send text, base64, or the path of a file."
     if isinstance(value, set | frozenset):
         return f"a {type(value).__name__} cannot be represented in JSON. Send a list."
-    return (
-        f"an object of type {shown(type(value).__name__)} cannot be represented in JSON. Send its text or its fields."
-    )
+    kind = shown(type(value).__name__)
+    return f"an object of type {kind} cannot be represented in JSON. Send its text or its fields."

@@ -46,11 +46,7 @@ class KeyFolder:
         self.folder = folder
 
     def new(self) -> bytes:
-        """Create a pair, store its private half here, and return the public one.
-
-        Raises:
-            ConfigurationError: the folder cannot be written to.
-        """
+        """Create a pair, store its private half here, and return the public one."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         private = X25519PrivateKey.generate()
@@ -110,11 +106,7 @@ class KeyFolder:
         return key
 
     def forget(self, id: str) -> bool:
-        """Delete a private half permanently; False if there was none.
-
-        Raises:
-            ConfigurationError: it cannot be deleted.
-        """
+        """Delete a private half permanently; False if there was none."""
         if not _ID.fullmatch(id):
             return False
         try:

@@ -82,9 +82,9 @@ class Server(BaseModel):
     def offers(self, tool: str) -> bool:
         return _fits(tool, self.allow_tools) and not _fits(tool, self.deny_tools)
 
-    def mounted(self) -> list[tuple[str, str]]:
-        """Return the paths that it sees besides, and how: `ro` or `rw`."""
-        return [(str(self.cwd / Path(mount[:-3]).expanduser()), mount[-2:]) for mount in self.mounts]
+    def mounted(self) -> list[tuple[str, bool]]:
+        """Return the paths that it sees besides (path, is read-only)."""
+        return [(str(self.cwd / Path(mount[:-3]).expanduser()), mount.endswith(":ro")) for mount in self.mounts]
 
     def unkept(self) -> str:
         """Say why the walls that it asks for cannot keep it to its network; empty if they can."""
@@ -126,9 +126,6 @@ def read_servers(path: Path, network: str = "", minimum: str = "") -> list[Serve
 
     `${NAME}` and `${NAME:-default}` are replaced by variables of our environment. A relative `cwd` is relative to the
     folder of the file, which is also the default.
-
-    Raises:
-        ConfigurationError: naming the file, the server and what it must be.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -194,16 +191,10 @@ class ServerWalls:
             shown = self._shown(tier, server, mounts, home, temporary)
             environment |= variables(server.egress)
             environment |= {"HOME": home, "XDG_CACHE_HOME": f"{home}/.cache", "TMPDIR": temporary}
+        argv, environment = [server.command, *server.args], {**environment, **server.env}
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return spawner.start(
-                [server.command, *server.args],
-                {**environment, **server.env},
-                folder=folder,
-                streams=streams,
-                grace=grace,
-                shown=shown,
-            )
+            return spawner.start(argv, environment, folder=folder, streams=streams, grace=grace, shown=shown)
         finally:
             os.close(folder)
 
@@ -218,9 +209,9 @@ class ServerWalls:
         return self._spawners[tier, network]
 
     def _mounts(self, server: Server, home: str) -> tuple[str, list[tuple[str, bool]]]:
-        """Return the folder that a server with that home starts in, and the paths that it sees besides (path, is read-only)."""
+        """Return the folder that a server with that home starts in, and the paths that it sees besides."""
         folder = os.path.realpath(server.cwd)
-        mounts = [(path, how == "ro") for path, how in server.mounted()]
+        mounts = server.mounted()
         if self._is_private(folder):
             folder = home
         elif folder not in {os.path.realpath(path) for path, _ in mounts}:

@@ -97,7 +97,7 @@ class Connection:
                 async with starts:
                     began = time.monotonic()
                     session = Session(self.server, self._max_message_bytes, self.walls, self._list)
-                    has_begun = await session.begun()
+                    has_begun = await asyncio.shield(session.ready)
                 if has_begun:
                     self._serve(session)
                     await session.left.wait()
@@ -109,11 +109,9 @@ class Connection:
         finally:
             self._not_before = float("inf")
             if session is not None:
-                await session.end(_END_SECONDS)
+                await session.end()
 
-    async def call(
-        self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
-    ) -> types.CallToolResult:
+    async def call(self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT) -> types.CallToolResult:
         """Call a tool; cancelling this notifies the server. `on_progress` receives the server's progress meanwhile.
 
         Raises:
@@ -145,7 +143,7 @@ class Connection:
         return session
 
     async def _asked(
-        self, session: "Session", name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None
+        self, session: "Session", name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT
     ) -> types.CallToolResult:
         if name not in session.tools:
             has = ", ".join(sorted(session.tools)) or "none"
@@ -155,7 +153,7 @@ class Connection:
         except MCPError as error:
             if (error.code, error.message) != _CLOSED:
                 raise
-            await session.end(_END_SECONDS)  # then the reason is known
+            await session.end()  # then the reason is known
             raise DisconnectedError(
                 f"The MCP server '{self.server.name}' was lost during the call: {session.why}. "
                 "Whether the call took effect is unknown.",
@@ -199,7 +197,7 @@ class Connection:
 class Session:
     """A session that begins at once. `is_open` until it broke, was retired or ended; from then on `left` is set.
 
-    `why` is the reason at the end. `on_list` is called when the server has changed its `tools`.
+    `ready` tells whether it has begun; `why` is the reason at the end. `on_list` is called when the server has changed its `tools`.
     """
 
     def __init__(
@@ -214,7 +212,7 @@ class Session:
         self._calls = 0
         self._end = asyncio.Event()
         self._changed = asyncio.Event()
-        self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._transport = ServerProcess(server, max_message_bytes, walls) if server.command else Endpoint(server)
         ours = types.Implementation(name="forge-tools", version=__version__)
         self._client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
@@ -224,12 +222,7 @@ class Session:
     def is_open(self) -> bool:
         return not (self.is_retired or self._end.is_set() or self._serving.done())
 
-    async def begun(self) -> bool:
-        return await asyncio.shield(self._ready)
-
-    async def call(
-        self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
-    ) -> types.CallToolResult:
+    async def call(self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT) -> types.CallToolResult:
         self._calls += 1
         try:
             return await self._client.call_tool(name, dict(arguments), progress_callback=on_progress)
@@ -243,17 +236,17 @@ class Session:
         self.left.set()
         self._end_if_idle()
 
-    async def ended(self, seconds: float | None = None) -> None:
-        await asyncio.wait({self._serving}, timeout=seconds)
+    async def ended(self) -> None:
+        await asyncio.wait({self._serving})
 
-    async def end(self, seconds: float) -> None:
+    async def end(self) -> None:
         """End it, including its calls."""
         self._end.set()
-        if not self._ready.done():
+        if not self.ready.done():
             self._serving.cancel()
-        await self.ended(seconds)
+        await asyncio.wait({self._serving}, timeout=_END_SECONDS)
         self._serving.cancel()
-        await self.ended(seconds)
+        await asyncio.wait({self._serving}, timeout=_END_SECONDS)
 
     def _end_if_idle(self) -> None:
         if self.is_retired and not self._calls:
@@ -266,7 +259,7 @@ class Session:
                 starting.reschedule(None)
                 facts = {"server": self.server.name, "tools": len(self.tools)}
                 logger.info("Connected to an MCP server", extra=facts)
-                self._ready.set_result(True)
+                self.ready.set_result(True)
                 await self._until_over()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  a foreign server may make the SDK raise anything
             self.why = self._reason(error)
@@ -276,8 +269,8 @@ class Session:
             self.why = Scrubber(self.server.secrets).text(self.why)
             self._end.set()
             self.left.set()
-            if not self._ready.done():
-                self._ready.set_result(False)
+            if not self.ready.done():
+                self.ready.set_result(False)
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):

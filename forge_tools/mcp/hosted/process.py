@@ -70,11 +70,8 @@ class ServerProcess:
             stdin, self._stdin = await _to(theirs, ours)
             stdout, output = await _from(theirs, ours)
             stderr, errors = await _from(theirs, ours)
-            self._line = ControlLine(
-                self._walls.start(self._server, streams=(stdin, stdout, stderr), grace=END_SECONDS),
-                self._hear,
-                self._egress,
-            )
+            control = self._walls.start(self._server, streams=(stdin, stdout, stderr), grace=END_SECONDS)
+            self._line = ControlLine(control, self._hear, self._egress)
             self._facts = self._line.facts
             ours.callback(self._line.close)
             self._ours = ours.pop_all()
@@ -198,7 +195,6 @@ class ServerLog:
             logger.log(self._level, self._message, extra={"server": self._server, "line": text})
 
     def last(self) -> str:
-        """Return the last lines, for a message that says why a server is unavailable."""
         return " / ".join(self._last)
 
 

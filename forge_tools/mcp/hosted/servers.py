@@ -55,11 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path, walls: ServerWalls) -> "HostedServers":
-    """Return the servers of a file, not started yet. The folder `memory` stores the tools they last had.
-
-    Raises:
-        ConfigurationError: for a file that cannot be used.
-    """
+    """Return the servers of a file, not started yet. The folder `memory` stores the tools they last had."""
     servers = read_servers(configuration, walls.network, walls.minimum)
     return HostedServers(servers, max_message_bytes, Memory(memory), walls)
 
