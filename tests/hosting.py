@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
@@ -33,6 +34,7 @@ class Host:
 
     def __init__(self) -> None:
         self._hosted: list[HostedServers] = []
+        self._folder = TemporaryDirectory()
 
     async def start(
         self,
@@ -43,7 +45,8 @@ class Host:
         walls: ServerWalls | None = None,
     ) -> ToolExecutor:
         """Start the servers, and wait until each was tried."""
-        self._hosted.append(HostedServers(servers, max_message_bytes, memory, walls))
+        memory = memory or Memory(Path(self._folder.name, str(len(self._hosted))))
+        self._hosted.append(HostedServers(servers, max_message_bytes, memory, walls or ServerWalls()))
         registry = ScopedRegistry()
         registry.register_many(await asyncio.to_thread(self._hosted[-1].start, patience))
         return ToolExecutor(registry)
@@ -59,6 +62,7 @@ class Host:
     async def stop(self) -> None:
         for hosted in self._hosted:
             await asyncio.to_thread(hosted.close)
+        self._folder.cleanup()
 
 
 async def call(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResult:

@@ -63,14 +63,13 @@ class _Requests(Model):
 
     def _function(self, spec: ToolSpec) -> Schema:
         function: Schema = render(spec, "openai")["function"]
-        if not self._strict:
-            return function | {"strict": False}
-        try:
-            return function | {"parameters": strict_parameters(spec), "strict": True}
-        except InvalidToolError:
-            if self._strict != "auto":
-                raise
-            return function | {"strict": False}
+        if self._strict:
+            try:
+                return function | {"parameters": strict_parameters(spec), "strict": True}
+            except InvalidToolError:
+                if self._strict != "auto":
+                    raise
+        return function
 
     @staticmethod
     def _clients() -> tuple[Any, Callable[[], Any]]:
@@ -88,11 +87,7 @@ class ChatCompletions(_Requests):
         Raises:
             InvalidToolError: when `strict` is required of a tool that does not support it.
         """
-        functions = [self._function(spec) for spec in specs]
-        for function in functions:
-            if not function["strict"]:  # the default, which not every server of this API knows
-                del function["strict"]
-        return [{"type": "function", "function": function} for function in functions]
+        return [{"type": "function", "function": self._function(spec)} for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         request: dict[str, Any] = {"model": self._model, "messages": self._instructed(messages)}
@@ -142,7 +137,7 @@ class Responses(_Requests):
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
         """Return the `tools` of a request, as for chat completions; this API makes tools strict unless told otherwise."""
-        return [{"type": "function", **self._function(spec)} for spec in specs]
+        return [{"type": "function", "strict": False, **self._function(spec)} for spec in specs]
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         request: dict[str, Any] = {"model": self._model, "input": list(messages), **self.offered(tools)}

@@ -6,12 +6,9 @@ from typing import NoReturn
 from forge_tools import programs
 from forge_tools.cli.main import main
 
-COLLECT_EVERY = 100_000
-"""New objects between two garbage collections: most commands import much, and end before any garbage exists."""
-
 
 def program() -> NoReturn:
-    gc.set_threshold(COLLECT_EVERY)
+    gc.set_threshold(100_000)  # most commands import much, and end before any garbage exists
     programs.run(main)
 
 

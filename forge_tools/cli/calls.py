@@ -36,7 +36,6 @@ _COUNTED = {
     "requested": "Workers were asked to stop: {}.",
     "over": "Had already ended: {}.",
 }
-_NOTHING = "No execution that is not over matches."
 
 
 @app.command()
@@ -66,8 +65,8 @@ def cancel(
     answers = with_store(lambda store: _cancel(store, settings, ids or (), reason), settings)
     if chosen or len(answers) > 1:
         counts = Counter(answers.values())
-        lines = [_COUNTED[one].format(counted(counts[one], "call")) for one in _SAID] if answers else [_NOTHING]
-        face.tell({"outcomes": answers}, "\n".join(lines))
+        lines = [_COUNTED[one].format(counted(counts[one], "call")) for one in _SAID] if answers else []
+        face.tell({"outcomes": answers}, "\n".join(lines) or "No execution that is not over matches.")
     else:
         [(found, answer)] = answers.items()
         face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))

@@ -75,7 +75,7 @@ class _DevStack(AnnouncedStack):
     """Two workers instead of three, and again two whenever their code changes."""
 
     def __init__(self, face: Face, settings: Settings, references: tuple[str, ...]) -> None:
-        super().__init__(face, settings, references, None)
+        super().__init__(face, settings, references, None, own=())
         both = ("default", "background")
         self.plans = (
             WorkerPlan(name="async", lane="async", queues=both, concurrency=ASYNC_CONCURRENCY, tools=references),

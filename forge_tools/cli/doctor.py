@@ -50,7 +50,6 @@ RAISE = "Raise max_connections, or use a pooler: FORGE_DATABASE_POOLER=transacti
 
 app = App()
 
-
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
 _LEVELS = {"now": Level.PROBLEM, "soon": Level.NOTE}
 

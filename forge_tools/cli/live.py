@@ -183,9 +183,8 @@ class View:
         self._told_at = 0.0
         self._lines = Lines()
         self._spinner = Spinner("dots")
-        self._tail: deque[str] | None = None
-        if face.err.is_terminal and not keeps_output:
-            self._tail = deque(maxlen=TAIL_LINES)
+        is_dropped = face.err.is_terminal and not keeps_output
+        self._tail = deque[str](maxlen=TAIL_LINES) if is_dropped else None
         self._live: Live | None = None
         if face.err.is_terminal:
             how: dict[str, Any] = {"refresh_per_second": 8, "transient": True, "redirect_stdout": False}

@@ -45,21 +45,17 @@ flexible = partial(Column, is_flexible=True)
 
 def printable(text: object) -> str:
     """Escape whatever would move the cursor or reorder text, or cannot be encoded."""
-    return _UNPRINTABLE.sub(_escaped, str(text))
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], str(text))
 
 
 def one_line(text: object) -> str:
     """Make a text fit a table's cell: printable, white space collapsed."""
-    return " ".join(_UNPRINTABLE.sub(_escaped, str(text)).split())
+    return " ".join(printable(text).split())
 
 
 def from_here(text: str) -> str:
     """Shorten paths below the current folder to relative ones."""
     return text.replace(f"{Path.cwd()}/", "")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return ascii(found[0])[1:-1]
 
 
 def table(columns: Sequence[Column], records: Iterable[Any], width: int) -> Table:

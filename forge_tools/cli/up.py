@@ -79,7 +79,7 @@ def up(
     own = load_project(settings, references)  # as above
     load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
     require_walled(settings, own)
-    stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])
+    stack = AnnouncedStack(face, settings, references, concurrency, [tool.spec for tool in own])
     stack.run(stack.announce)
 
 
@@ -101,13 +101,7 @@ def running_shells(settings: Settings) -> str:
 
 class AnnouncedStack(EmbeddedStack):
     def __init__(
-        self,
-        face: Face,
-        settings: Settings,
-        tools: tuple[str, ...],
-        concurrency: int | None,
-        *,
-        own: Sequence[ToolSpec] = (),
+        self, face: Face, settings: Settings, tools: tuple[str, ...], concurrency: int | None, own: Sequence[ToolSpec]
     ) -> None:
         require_own_workers()
         super().__init__(settings, tools=tools, concurrency=concurrency)

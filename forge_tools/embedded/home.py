@@ -141,8 +141,7 @@ def prepare_socket(socket_path: Path, home: Path) -> None:
     """
     if socket_path.parent != home:
         private_folder(socket_path.parent)
-    with contextlib.suppress(FileNotFoundError):
-        socket_path.unlink()
+    socket_path.unlink(missing_ok=True)
 
 
 def private_folder(folder: Path) -> None:

@@ -61,8 +61,6 @@ _TEMPLATES = [
 
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_-]+")
 _LONGEST = 2**31
-_SURROGATE = "\\ud"
-"""Its beginning in ASCII JSON."""
 
 
 def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
@@ -149,7 +147,8 @@ def _structured(result: ToolResult) -> dict[str, Any] | None:
     except InvalidCallError:
         return None
     strict: dict[str, Any] = json.loads(text)
-    return json.loads(_encodable(json.dumps(strict, ensure_ascii=False), "replace")) if _SURROGATE in text else strict
+    has_surrogates = "\\ud" in text  # as ASCII JSON has them
+    return json.loads(_encodable(json.dumps(strict, ensure_ascii=False), "replace")) if has_surrogates else strict
 
 
 def _encodable(text: str, errors: str = "backslashreplace") -> str:

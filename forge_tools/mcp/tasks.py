@@ -228,11 +228,9 @@ def _iso(at: datetime) -> str:
 _CALL = ToolParameter(name="execution_id", type="string", description="The execution_id that submit_tool returned.")
 
 
-def _tool(name: str, description: str, *parameters: ToolParameter, **can: bool) -> types.Tool:
-    capabilities, category = Capabilities(**can), ToolCategory.MCP
-    spec = ToolSpec(
-        name=name, description=description, category=category, parameters=parameters, capabilities=capabilities
-    )
+def _tool(name: str, said: str, *parameters: ToolParameter, **can: bool) -> types.Tool:
+    category, capabilities = ToolCategory.MCP, Capabilities(**can)
+    spec = ToolSpec(name=name, description=said, category=category, parameters=parameters, capabilities=capabilities)
     return listed(spec, as_task=False)
 
 

@@ -73,13 +73,14 @@ class ToolThread(AbstractContextManager["ToolThread"]):
 
     async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult:
         """Call a tool on that loop; cancelling this cancels the call."""
-        return await self._thread.run(self._call(name, arguments, context))
+
+        async def there() -> ToolResult:
+            try:
+                return await self._executor.call(name, arguments, context)
+            except KeyboardInterrupt:  # raised by the tool itself: the real one goes to the main thread
+                return ToolResult.fail("The tool raised KeyboardInterrupt", error_code=ErrorCode.EXECUTION_ERROR)
+
+        return await self._thread.run(there())
 
     def specs(self) -> list[ToolSpec]:
         return self._executor.specs()
-
-    async def _call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext) -> ToolResult:
-        try:
-            return await self._executor.call(name, arguments, context)
-        except KeyboardInterrupt:  # raised by the tool itself: the real one goes to the main thread
-            return ToolResult.fail("The tool raised KeyboardInterrupt", error_code=ErrorCode.EXECUTION_ERROR)

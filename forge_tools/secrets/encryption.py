@@ -85,14 +85,16 @@ class KeyFolder:
         path = self._path(id)
         try:
             with path.open("rb") as file:
-                _refuse_if_open_to_all(path, os.fstat(file.fileno()).st_mode)
-                text = file.read(200)
+                mode, text = os.fstat(file.fileno()).st_mode, file.read(200)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise ConfigurationError(
                 f"{path} cannot be read: {error.strerror}. Make it readable for the workers' user."
             ) from error
+        # A group may read it, since that is how orchestrators give secrets to users other than root.
+        if mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise ConfigurationError(f"{path} is open to others (mode {stat.filemode(mode)}). Run chmod 600 {path}.")
         try:
             key = X25519PrivateKey.from_private_bytes(base64.b64decode(text, validate=False))
         except ValueError as error:
@@ -105,28 +107,18 @@ class KeyFolder:
             )
         return key
 
-    def forget(self, id: str) -> bool:
-        """Delete a private half permanently; False if there was none."""
+    def forget(self, id: str) -> None:
+        """Delete a private half permanently, if it is here."""
         if not _ID.fullmatch(id):
-            return False
+            return
+        path = self._path(id)
         try:
-            self._path(id).unlink()
-        except FileNotFoundError:
-            return False
+            path.unlink(missing_ok=True)
         except OSError as error:
-            raise ConfigurationError(
-                f"{self._path(id)} cannot be deleted: {error.strerror}. Delete it yourself."
-            ) from error
-        return True
+            raise ConfigurationError(f"{path} cannot be deleted: {error.strerror}. Delete it yourself.") from error
 
     def _path(self, id: str) -> Path:
         return self.folder / f"{id}{_SUFFIX}"
-
-
-def _refuse_if_open_to_all(path: Path, mode: int) -> None:
-    """Allow a group to read it, since that is how orchestrators give secrets to users other than root."""
-    if mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise ConfigurationError(f"{path} is open to others (mode {stat.filemode(mode)}). Run chmod 600 {path}.")
 
 
 class Encryptor:

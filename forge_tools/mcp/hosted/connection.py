@@ -27,7 +27,6 @@ from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.urls import without_passwords
 
 DISCONNECTED = "MCP_DISCONNECTED"
-TOOL_GONE = "MCP_TOOL_GONE"
 
 STABLE_SECONDS = 60.0
 """A session that lasted this long causes no suspicion when it breaks."""
@@ -61,7 +60,7 @@ class DisconnectedError(ForgeError):
 class GoneError(ForgeError):
     """A server has removed the tool since it was offered."""
 
-    code = TOOL_GONE
+    code = "MCP_TOOL_GONE"
 
 
 class Connection:
@@ -197,7 +196,7 @@ class Connection:
 class Session:
     """A session that begins at once. `is_open` until it broke, was retired or ended; from then on `left` is set.
 
-    `ready` tells whether it has begun; `why` is the reason at the end. `on_list` is called when the server has changed its `tools`.
+    `ready` tells whether it has begun, `why` what ended it. `on_list` is called when the server has changed its `tools`.
     """
 
     def __init__(

@@ -63,19 +63,13 @@ def hosted_servers(configuration: Path, max_message_bytes: int, memory: Path, wa
 class HostedServers:
     """Keeps each server connected until `close`, and knows its tools and its state. Thread-safe."""
 
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        max_message_bytes: int,
-        memory: "Memory | None" = None,
-        walls: ServerWalls | None = None,
-    ) -> None:
-        self._walls = walls or ServerWalls()
+    def __init__(self, servers: Sequence[Server], max_message_bytes: int, memory: "Memory", walls: ServerWalls) -> None:
+        self._walls = walls
         self._changed: Callable[[], None] = lambda: None
         self._memory = memory
         self._thread = LoopThread("forge-tools-mcp")
         self._offers = [
-            _Offer(server, self._thread, self._note, max_message_bytes=max_message_bytes, walls=self._walls)
+            _Offer(server, self._thread, self._note, max_message_bytes=max_message_bytes, walls=walls)
             for server in servers
         ]
         self._supervisors: list[asyncio.Task[None]] = []
@@ -110,8 +104,7 @@ class HostedServers:
     async def _supervise(self, seconds: float) -> None:
         starts = asyncio.Semaphore(STARTS_AT_ONCE)
         for offer in self._offers:
-            if self._memory is not None:
-                offer.renew({tool.name: tool for tool in self._memory.find(offer.connection.server)})
+            offer.renew({tool.name: tool for tool in self._memory.find(offer.connection.server)})
             supervisor = asyncio.create_task(offer.connection.supervise(starts))
             supervisor.add_done_callback(_tell_if_broken)
             self._supervisors.append(supervisor)
@@ -127,8 +120,7 @@ class HostedServers:
 
     def _note(self, offer: "_Offer") -> None:
         connection = offer.connection
-        is_news = connection.status == "serving" and offer.renew(connection.tools)
-        if is_news and self._memory is not None:
+        if connection.status == "serving" and offer.renew(connection.tools):
             self._memory.keep(connection.server, connection.tools.values())
         self._changed()
 

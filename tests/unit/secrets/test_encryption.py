@@ -162,8 +162,9 @@ def test_a_key_that_is_forgotten_opens_nothing_any_more(keys: KeyFolder) -> None
     public = keys.new()
     encrypted = Encryptor(public).encrypt({}, **CALL)
 
-    assert keys.forget(key_id(public))
-    assert not keys.forget(key_id(public))
+    for _ in range(2):
+        keys.forget(key_id(public))
+        assert keys.ids() == []
     with pytest.raises(EncryptionError, match="does not hold"):
         Opener(keys).open(encrypted, **CALL)
 
@@ -173,7 +174,7 @@ def test_an_id_that_is_none_deletes_nothing(tmp_path: Path) -> None:
     beside = tmp_path / "victim.key"
     beside.touch()
 
-    assert not KeyFolder(tmp_path / "keys").forget("../victim")
+    KeyFolder(tmp_path / "keys").forget("../victim")
     assert beside.exists()
 
 
