@@ -1,7 +1,6 @@
 """One tool call as requested by its caller, and the list of those that one client has awaited; the audit is in SQL."""
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from forge_tools.model.calls import (
     CallOptions,
     ExecutionContext,
+    Newest,
     RetryPolicy,
     ToolExecution,
     ToolResult,
@@ -154,13 +154,13 @@ class Awaited:
     """The newest calls, in the order in which they ended."""
 
     def __init__(self) -> None:
-        self._ended: deque[_Ended] = deque(maxlen=HISTORY_LIMIT)
+        self._ended: Newest[_Ended] = Newest(HISTORY_LIMIT)
 
     def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
         """Record how a call ended; `spec` is its tool, None if unknown."""
         fields = dict(vars(result))  # the caller has the result, too, and may change it
         told = call.label, call.arguments, call.effective_context
-        self._ended.append(_Ended(*told, spec, started, time.time(), fields))
+        self._ended.add(_Ended(*told, spec, started, time.time(), fields), call.arguments, result.output)
 
     def list(self) -> list[ToolExecution]:
         """Return the calls with their parameters and contexts as people may see them."""

@@ -4,11 +4,13 @@ import json
 import logging
 import random
 import sys
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 from types import NoneType
-from typing import Any, Literal, Self
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, Field, InstanceOf, computed_field
 
@@ -16,6 +18,8 @@ from forge_tools.errors import CallFailedError, ErrorCode
 from forge_tools.model.content import CONTENT, File, Image, Media, Part, Source, lines_missing, parts_of
 from forge_tools.model.diagnosis import Diagnosis
 from forge_tools.model.scope import SCOPE, CallScope
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds; the timeout of a call for which nobody set one."""
@@ -332,3 +336,52 @@ class CallOptions:
     timeout: float | None = None
     retry: RetryPolicy | None = None
     skip_validation: bool = False
+
+
+class Newest(Generic[T]):
+    """The newest calls of a process, kept in memory: at most `count`, and older ones only as far as `MOST_KEPT` goes."""
+
+    MOST_KEPT = 64 << 20
+    """How many characters and bytes the parameters and outputs of all of them may hold."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._calls: deque[T] = deque()
+        self._sizes: deque[int] = deque()
+        self._size = 0
+
+    def add(self, call: T, parameters: object, output: object) -> None:
+        if not self._count:
+            return
+        self._calls.append(call)
+        self._sizes.append(size := _size_of(parameters, output))
+        self._size += size
+        while len(self._calls) > self._count or (self._size > self.MOST_KEPT and len(self._calls) > 1):
+            self._calls.popleft()
+            self._size -= self._sizes.popleft()
+
+    def clear(self) -> None:
+        self._calls.clear()
+        self._sizes.clear()
+        self._size = 0
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(tuple(self._calls))
+
+
+def _size_of(*values: object) -> int:
+    """Return about how many characters and bytes they hold; what they hold twice counts once."""
+    size, left, seen = 0, list(values), set[int]()
+    while left:
+        value = left.pop()
+        if isinstance(value, str | bytes | bytearray):
+            size += len(value)
+        elif isinstance(value, Media):
+            left.append(value.data)
+        elif isinstance(value, dict | list | tuple | set) and id(value) not in seen:
+            seen.add(id(value))
+            size += len(value)
+            left.extend(value)
+            if isinstance(value, dict):
+                left.extend(value.values())
+    return size

@@ -4,14 +4,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, ToolError
-from forge_tools.model.calls import CallOptions, ExecutionContext, ToolExecution, ToolResult, flaw_of, wrong_call
+from forge_tools.model.calls import (
+    CallOptions,
+    ExecutionContext,
+    Newest,
+    ToolExecution,
+    ToolResult,
+    flaw_of,
+    wrong_call,
+)
 from forge_tools.model.content import holds_parts
 from forge_tools.model.scope import SCOPE, CallScope, Report, Reporter, scope_for
 from forge_tools.model.tools import Capabilities, Schema, ToolCategory, ToolSpec
@@ -73,7 +81,7 @@ class ToolExecutor:
     """Calls tools by name: resolve, validate, inject the context, run, log, record.
 
     `max_timeout` caps every timeout (seconds). `reach` is what tools may touch on this host, such as the
-    folders of the workspace. The last `history_limit` calls are kept in memory. `overrides` make others in place of what
+    folders of the workspace. The last `history_limit` calls are kept in memory, or fewer if they are large. `overrides` make others in place of what
     tools depend on.
     """
 
@@ -93,7 +101,7 @@ class ToolExecutor:
         self.reach = reach
         """What its tools may touch on this host; None where that is the caller's to say."""
         self._dependencies = Dependencies(overrides)
-        self._calls: deque[_Call] = deque(maxlen=history_limit)
+        self._calls: Newest[_Call] = Newest(history_limit)
         self._lock = threading.Lock()
         self._counts = Counter[str]()
         self._by_tool = Counter[str]()
@@ -294,7 +302,7 @@ class ToolExecutor:
 
     def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
         with self._lock:
-            self._calls.append(_Call(tool, arguments, context, result, time.time()))
+            self._calls.add(_Call(tool, arguments, context, result, time.time()), arguments, result.output)
             self._by_tool[tool.spec.name] += 1
             self._counts["succeeded"] += result.success
             self._counts["rejected"] += result.error_code == ErrorCode.VALIDATION_ERROR
