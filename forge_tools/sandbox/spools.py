@@ -105,6 +105,8 @@ class Spool(UnnamedFile):
             at, room = self._place(start)
             with self._in_use:
                 part = os.pread(self.fd, min(end - start, room), at)
+            if not part:  # whoever runs as our user may cut it off: do not wait for the rest
+                raise OSError("a spooled output was cut off")
             data += part
             start += len(part)
         return bytes(data)
