@@ -45,7 +45,9 @@ def parameters(environment: Mapping[str, str], *words: str) -> StdioServerParame
 class McpProcess:
     """A server on pipes, whose every line of standard output must be JSON-RPC."""
 
-    def __init__(self, environment: Mapping[str, str], folder: Path, *words: str, debug: bool = False) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], folder: Path, *words: str, debug: bool = False, stderr: int | None = None
+    ) -> None:
         self.log = folder / f"mcp-{len(list(folder.glob('mcp-*.log')))}.log"
         theirs_to_read, to_write = os.pipe()
         to_read, theirs_to_write = os.pipe()
@@ -61,7 +63,7 @@ class McpProcess:
                 env=environment,
                 stdin=reads,
                 stdout=writes,
-                stderr=errors,
+                stderr=errors if stderr is None else stderr,
             )
         self._next_id = 0
 

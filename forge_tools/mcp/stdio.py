@@ -1,11 +1,16 @@
 """The standard streams as a transport: lines of JSON-RPC of bounded length, and nothing else, whatever a tool prints."""
 
 import asyncio
+import atexit
 import fcntl
 import json
 import os
 import re
+import select
+import stat
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,6 +30,9 @@ from forge_tools.tool.decorator import in_thread
 
 LAST_WORDS = 1.0
 """Seconds in which a client that has closed its end may read the last messages."""
+
+LOG_SECONDS = 1.0
+"""In which a client that reads its log of the server makes room there, and in which the last lines reach it."""
 
 _CHUNK = 2**16
 _END_BYTES = 1000
@@ -84,13 +92,16 @@ class Stdio:
     """One client at the former standard input and output, under descriptors that nothing else knows.
 
     From `claim` on, descriptor 1 is the error stream and descriptor 0 is empty, for tools, their child processes and C
-    code alike. That is never undone: output at the very end must not reach the client either.
+    code alike. That is never undone: output at the very end must not reach the client either. If the client does not read
+    the error stream, what finds no room there is dropped: nobody waits.
     """
 
-    def __init__(self, read_fd: int, write_fd: int, longest_line: int) -> None:
+    def __init__(self, read_fd: int, write_fd: int, longest_line: int, flush: Callable[[], None]) -> None:
+        """`flush` waits for what is on its way to the error stream."""
         self.read_fd = read_fd
         self.write_fd = write_fd
         self._longest = longest_line
+        self._flush = flush
 
     @classmethod
     def claim(cls, longest_line: int) -> Self:
@@ -105,11 +116,14 @@ class Stdio:
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(nowhere, 0)
         try:
+            flush = _let_overflow(2)
             os.dup2(2, 1)
         except OSError:  # started without an error stream
+            flush = _nothing
             os.dup2(nowhere, 1)
         os.close(nowhere)
-        return cls(read_fd, write_fd, longest_line)
+        atexit.register(flush)
+        return cls(read_fd, write_fd, longest_line, flush)
 
     async def serve(self, server: Server[Any]) -> None:
         """Serve until the client closes its end, SIGTERM, SIGHUP or Ctrl-C."""
@@ -118,6 +132,7 @@ class Stdio:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with suppress(asyncio.CancelledError):
             await task
+        await in_thread(self._flush)
 
     async def exchange(self, server: Server[Any]) -> None:
         """Serve the client until it closes an end; a line that is too long is refused.
@@ -210,6 +225,39 @@ def _id_at_the_ends(line: bytes) -> str | int | None:
         known: str | int | None = json.loads(found[1]) if found else None
         return known
     return None
+
+
+def _let_overflow(fd: int) -> Callable[[], None]:
+    """Put a pipe of ours before one that its reader may leave full; return what waits until ours is empty."""
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return _nothing
+    kept, (source, ours) = os.dup(fd), os.pipe()
+    os.dup2(ours, fd)
+    os.close(ours)
+    threading.Thread(target=_pass_on, args=(source, kept), name="forge-log", daemon=True).start()
+    return partial(_await_empty, source)
+
+
+def _nothing() -> None:
+    """Nothing is on its way."""
+
+
+def _pass_on(source: int, target: int) -> None:
+    room, patience = select.poll(), LOG_SECONDS
+    room.register(target, select.POLLOUT)  # then so much can be written at once
+    while part := os.read(source, select.PIPE_BUF):
+        has_room = room.poll(patience * 1000)
+        patience = LOG_SECONDS if has_room else 0.0
+        with suppress(OSError):  # nobody reads any more
+            if has_room:
+                os.write(target, part)
+
+
+def _await_empty(source: int) -> None:
+    deadline = time.monotonic() + LOG_SECONDS
+    while select.select([source], [], [], 0)[0] and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def _chunk(fd: int) -> bytes:

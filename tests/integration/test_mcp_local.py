@@ -54,6 +54,23 @@ def test_log_records_go_to_the_error_stream(server: McpProcess) -> None:
     assert "ZeroDivisionError" in said[said.index("Traceback") :]
 
 
+def test_a_client_that_does_not_read_the_error_stream_is_answered_all_the_same(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    unread, errors = os.pipe()
+    server = McpProcess(environment, tmp_path, *LOCAL, stderr=errors)
+    os.close(errors)
+    try:
+        server.greet()
+        for way in ("log", "child") * 500:
+            assert server.call("Noisy", way=way)["content"][0]["text"] == f"made: {way}"
+        assert server.hang_up() == []
+        with os.fdopen(unread, "rb") as said:
+            assert b"logged" in said.read()
+    finally:
+        server.stop()
+
+
 def test_a_parameter_of_the_wrong_kind_is_named(server: McpProcess) -> None:
     error = server.answer(server.begin("tools/call", {"name": "Noisy", "arguments": [1]}))["error"]
 

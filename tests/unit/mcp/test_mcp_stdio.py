@@ -62,7 +62,7 @@ class Peer:
 async def wired(local: Local) -> AsyncIterator[Peer]:
     """A server on pipes; it ends when its client hangs up."""
     (there_in, here_out), (here_in, there_out) = os.pipe(), os.pipe()
-    serving = asyncio.ensure_future(Stdio(there_in, there_out, LONGEST).exchange(ToolServer(local)))
+    serving = asyncio.ensure_future(Stdio(there_in, there_out, LONGEST, flush=lambda: None).exchange(ToolServer(local)))
     lines = asyncio.StreamReader(limit=2**24)
     pipe = os.fdopen(here_in, "rb")
     reading, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), pipe)
@@ -282,7 +282,7 @@ def test_what_is_not_a_message_has_no_id(text: bytes) -> None:
 async def test_a_client_that_has_closed_its_other_end_is_served_no_longer(local: Local) -> None:
     """Its input may stay open for ever: any process that the client started may have inherited it."""
     (there_in, here_out), (here_in, there_out) = os.pipe(), os.pipe()
-    serving = asyncio.ensure_future(Stdio(there_in, there_out, LONGEST).exchange(ToolServer(local)))
+    serving = asyncio.ensure_future(Stdio(there_in, there_out, LONGEST, flush=lambda: None).exchange(ToolServer(local)))
     os.close(here_in)
     os.write(here_out, json.dumps(HELLO).encode() + b"\n")
     try:
