@@ -138,7 +138,7 @@ class ExecutorClient:
         return self.catalogue.schemas(format, category)
 
     def get_executions(self) -> list[ToolExecution]:
-        """Return the newest calls this client has awaited, in order, as far as 64 MB go; the audit is `history`."""
+        """Return the newest calls this client has awaited, in order, as far as 16 MB go; the audit is `history`."""
         return self.calls.awaited.list()
 
     def clear_executions(self) -> None:

@@ -341,7 +341,7 @@ class CallOptions:
 class Newest(Generic[T]):
     """The newest calls of a process, kept in memory: at most `count`, and older ones only as far as `MOST_KEPT` goes."""
 
-    MOST_KEPT = 64 << 20
+    MOST_KEPT = 16 << 20
     """How many characters and bytes the parameters and outputs of all of them may hold."""
 
     def __init__(self, count: int) -> None:
