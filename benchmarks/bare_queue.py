@@ -8,7 +8,8 @@ from unittest.mock import patch
 
 from benchmarks.counters import in_database
 from forge_tools.errors import ForgeError
-from forge_tools.model import Claim, NewExecution, Outcome, Scope, ToolResult
+from forge_tools.model import ToolResult
+from forge_tools.model.execution import Claim, NewExecution, Outcome, Scope
 from forge_tools.storage import store
 from forge_tools.storage.queue.postgres import PostgresHotPath, transposed
 from forge_tools.storage.rows import Ask, outcome_values, stored_result

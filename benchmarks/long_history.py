@@ -20,7 +20,7 @@ from benchmarks.counters import in_database
 from benchmarks.processes import ROOT
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
-from forge_tools.model import id_floor
+from forge_tools.model.execution import id_floor
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.history.rollups import hour_at

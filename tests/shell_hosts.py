@@ -5,8 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from forge_tools.model import CallScope, ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.model.places import ShellStatus
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.processes.spawner import Around
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder

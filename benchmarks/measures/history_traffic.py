@@ -19,8 +19,9 @@ from benchmarks.processes import Worker
 from benchmarks.scene import CONTEXT, Scene, succeeded
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.model import id_floor, new_id
+from forge_tools.model import new_id
 from forge_tools.model.audit import Pruning
+from forge_tools.model.execution import id_floor
 from forge_tools.storage import open_store
 from forge_tools.storage.retention import PruneRun
 

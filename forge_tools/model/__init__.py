@@ -1,143 +1,45 @@
 """Data only: what a tool is, what a call carries, what an execution leaves behind.
 
 What may live here is exchanged by several packages, does no I/O, and decides nothing that its own fields do not tell.
-Calls and tools are handed on from here; what concerns documents, operators, places and secrets is in their modules.
+What users import is handed on from here; everything else is in its module.
 """
 
-from forge_tools.model.artifacts import Artifact, ArtifactPage, PageWish, artifact_id
-from forge_tools.model.calls import (
-    DEFAULT_TIMEOUT,
-    CallOptions,
-    ExecutionContext,
-    RetryPolicy,
-    ToolExecution,
-    ToolResult,
-    wrong_call,
-)
-from forge_tools.model.content import Audio, File, Image, Json, Link, Media, Part, Text
-from forge_tools.model.diagnosis import Diagnosis, Frame, LostBody, Raised, moment
-from forge_tools.model.execution import (
-    TERMINAL,
-    Claim,
-    ExecutionStatus,
-    IdempotencyKey,
-    Kept,
-    NewExecution,
-    Outcome,
-    Scope,
-    Wakeup,
-    id_floor,
-    id_time,
-    is_id,
-    new_id,
-)
-from forge_tools.model.history import (
-    Attempt,
-    AttemptRecord,
-    CallEvent,
-    Ended,
-    Event,
-    EventRecord,
-    ExecutionRecord,
-    Grouping,
-    Note,
-    Position,
-    Selection,
-    StateChange,
-)
-from forge_tools.model.scope import (
-    SCOPE,
-    CallScope,
-    NewReport,
-    Output,
-    Progress,
-    Report,
-    Reporter,
-    Stream,
-    Told,
-    scope_for,
-)
-from forge_tools.model.tools import (
-    COMMANDS,
-    Capabilities,
-    Lane,
-    Schema,
-    Tier,
-    ToolCategory,
-    ToolParameter,
-    ToolSpec,
-    ToolVersion,
-    ToolWalls,
-)
+from forge_tools.model.artifacts import PageWish
+from forge_tools.model.calls import CallOptions, ExecutionContext, RetryPolicy, ToolExecution, ToolResult
+from forge_tools.model.content import Audio, File, Image, Link, Text
+from forge_tools.model.diagnosis import Diagnosis
+from forge_tools.model.execution import ExecutionStatus, IdempotencyKey, new_id
+from forge_tools.model.history import Ended, ExecutionRecord, Grouping, Note, Selection, StateChange
+from forge_tools.model.scope import Output, Progress
+from forge_tools.model.tools import Capabilities, Lane, ToolCategory, ToolParameter, ToolSpec
 
 __all__ = [
-    "COMMANDS",
-    "DEFAULT_TIMEOUT",
-    "SCOPE",
-    "TERMINAL",
-    "Artifact",
-    "ArtifactPage",
-    "Attempt",
-    "AttemptRecord",
     "Audio",
-    "CallEvent",
     "CallOptions",
-    "CallScope",
     "Capabilities",
-    "Claim",
     "Diagnosis",
     "Ended",
-    "Event",
-    "EventRecord",
     "ExecutionContext",
     "ExecutionRecord",
     "ExecutionStatus",
     "File",
-    "Frame",
     "Grouping",
     "IdempotencyKey",
     "Image",
-    "Json",
-    "Kept",
     "Lane",
     "Link",
-    "LostBody",
-    "Media",
-    "NewExecution",
-    "NewReport",
     "Note",
-    "Outcome",
     "Output",
     "PageWish",
-    "Part",
-    "Position",
     "Progress",
-    "Raised",
-    "Report",
-    "Reporter",
     "RetryPolicy",
-    "Schema",
-    "Scope",
     "Selection",
     "StateChange",
-    "Stream",
     "Text",
-    "Tier",
-    "Told",
     "ToolCategory",
     "ToolExecution",
     "ToolParameter",
     "ToolResult",
     "ToolSpec",
-    "ToolVersion",
-    "ToolWalls",
-    "Wakeup",
-    "artifact_id",
-    "id_floor",
-    "id_time",
-    "is_id",
-    "moment",
     "new_id",
-    "scope_for",
-    "wrong_call",
 ]

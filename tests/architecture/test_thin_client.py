@@ -39,7 +39,7 @@ import asyncio, json, sys
 from forge_tools.broker.celery_app import open_broker
 from forge_tools.broker.message import Message
 from forge_tools.time_limits import CeleryLimits
-from forge_tools.model import Wakeup
+from forge_tools.model.execution import Wakeup
 
 async def publish():
     broker = open_broker(sys.argv[1])

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, TypeVar
 
-from forge_tools.model import TERMINAL, ExecutionStatus, Lane
+from forge_tools.model import ExecutionStatus, Lane
+from forge_tools.model.execution import TERMINAL
 from tests.chaos.calls import Planned
 from tests.chaos.crew import DRAIN, UNEXPLAINED, Deaths
 from tests.chaos.effects import SHORT_FOR, Effect

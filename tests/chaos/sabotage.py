@@ -17,7 +17,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
-from forge_tools.model import Claim, Outcome, Scope, Wakeup
+from forge_tools.model.execution import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import open_store, statements
 from forge_tools.storage.heartbeat import BEATS, NOW, Answers
 from forge_tools.storage.queue.queue import ExecutionQueue

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from forge_tools.model import Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Claim, Kept, NewExecution, Outcome, Scope, Wakeup
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of, from_now

@@ -16,7 +16,8 @@ from sqlalchemy import func, select
 
 from forge_tools.artifacts.parts import DRAFT_SECONDS, MAX_PACKED_BYTES, PART_BYTES, ArtifactFiles, pack, write_at
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError
-from forge_tools.model import Artifact, PageWish
+from forge_tools.model import PageWish
+from forge_tools.model.artifacts import Artifact
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts
 from tests.contract.test_artifacts import BYTES, GONE, KEEPING, LONG, artifact, contents, draft_of, files, put, rows

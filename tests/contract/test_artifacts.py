@@ -14,8 +14,8 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, ArtifactFiles, Draft, PackedPart, pack
 from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, StorageError
-from forge_tools.model import Artifact, File
-from forge_tools.model.artifacts import TEXT
+from forge_tools.model import File
+from forge_tools.model.artifacts import TEXT, Artifact
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping, session_key
 from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts

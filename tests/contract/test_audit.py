@@ -9,8 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
-from forge_tools.model import Kept, new_id
+from forge_tools.model import new_id
 from forge_tools.model.audit import Fault, Pruning
+from forge_tools.model.execution import Kept
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer, Trust, batches
 from forge_tools.storage.audit.batches import OvertakenError

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from forge_tools.artifacts.parts import PackedPart, pack
-from forge_tools.model import Artifact
+from forge_tools.model.artifacts import Artifact
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, chain, hashes

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from forge_tools.model import Wakeup
+from forge_tools.model.execution import Wakeup
 from forge_tools.storage import Store, open_store
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
 from tests.contract.calls import (

@@ -5,7 +5,8 @@ import os
 from collections import Counter
 from contextlib import AsyncExitStack
 
-from forge_tools.model import ExecutionStatus, Wakeup
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Wakeup
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import beat, call, ended, instance, running, scope, statuses, submitted
 from tests.fleet import ROOT, warm_worker

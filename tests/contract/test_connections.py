@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import Wakeup
+from forge_tools.model.execution import Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection import pool
 from forge_tools.storage.connection.pool import MOST_OF_ONE

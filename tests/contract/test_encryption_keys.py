@@ -5,7 +5,8 @@ import secrets
 import pytest
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import ExecutionStatus, Outcome
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Outcome
 from forge_tools.storage import Store
 from tests.contract.calls import call, claimed, finish_one, submit_one
 

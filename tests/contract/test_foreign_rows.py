@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode, StorageError
-from forge_tools.model import ExecutionStatus, Kept, Wakeup
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Kept, Wakeup
 from forge_tools.schema import Unreadable
 from forge_tools.storage import Store, integrity, open_store
 from forge_tools.storage.connection.faults import RefusedError

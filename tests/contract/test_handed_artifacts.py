@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.model import Artifact, CallScope, ExecutionContext, PageWish
+from forge_tools.model import ExecutionContext, PageWish
+from forge_tools.model.artifacts import Artifact
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.spools import Gathered
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.sqlalchemy_tables import artifact_parts, artifacts

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import StorageError
-from forge_tools.model import Scope, ToolCategory, ToolSpec, Wakeup
+from forge_tools.model import ToolCategory, ToolSpec
+from forge_tools.model.execution import Scope, Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.heartbeat import (
     BEATS,

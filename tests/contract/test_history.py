@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.model import Diagnosis, ExecutionStatus, Frame, Grouping, Outcome, Wakeup, new_id
+from forge_tools.model import Diagnosis, ExecutionStatus, Grouping, new_id
+from forge_tools.model.diagnosis import Frame
+from forge_tools.model.execution import Outcome, Wakeup
 from forge_tools.storage import Store
 from tests.contract.calls import (
     SCOPE,

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.model import ExecutionStatus, NewExecution, id_time, new_id
-from forge_tools.model.execution import Holder, KeyClaim, Replay
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Holder, KeyClaim, NewExecution, Replay, id_time
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.queue.queue import Answer
 from forge_tools.storage.sqlalchemy_tables import execution_queue, executions, idempotency_keys

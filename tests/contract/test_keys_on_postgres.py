@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from forge_tools.errors import SubmitOutcomeUnknownError
-from forge_tools.model import ExecutionStatus, NewExecution
-from forge_tools.model.execution import Holder, KeyClaim, Replay
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Holder, KeyClaim, NewExecution, Replay
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement

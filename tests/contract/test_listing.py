@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.model import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
+from forge_tools.model import ExecutionRecord, ExecutionStatus
+from forge_tools.model.history import AttemptRecord, EventRecord
 from forge_tools.storage import Store
 from forge_tools.storage.sqlalchemy_tables import execution_events
 from tests.contract.calls import claimed, ended, finish_one, finished, instance, running, submitted

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec, Wakeup
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec
+from forge_tools.model.execution import Wakeup
 from forge_tools.model.overview import Overview, QueueLoad, StuckReason
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now

@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from forge_tools.model import id_floor
+from forge_tools.model.execution import id_floor
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement

@@ -13,9 +13,10 @@ from sqlalchemy import select
 from forge_tools.artifacts.parts import pack
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, InvalidCallError
-from forge_tools.model import ExecutionContext, Image, Json, Media, Text, new_id
+from forge_tools.model import ExecutionContext, Image, Text, new_id
 from forge_tools.model.artifacts import SCHEME
 from forge_tools.model.audit import Fault, Pruning
+from forge_tools.model.content import Json, Media
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage import Store, open_store

@@ -17,7 +17,8 @@ from forge_tools.cli.checks import Level
 from forge_tools.cli.doctor import check_connections
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import ExecutionStatus, Wakeup
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Wakeup
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection.drivers import Address, Owner
 from forge_tools.storage.connection.pool import knows_names, role_setting

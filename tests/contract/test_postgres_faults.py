@@ -14,7 +14,8 @@ from forge_tools.errors import (
     SubmitOutcomeUnknownError,
     UnstorableRowError,
 )
-from forge_tools.model import ExecutionStatus, Wakeup
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection import database, pool
 from forge_tools.storage.connection.drivers import Address, Owner

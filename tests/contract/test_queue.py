@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import UnstorableRowError
-from forge_tools.model import ExecutionStatus, Kept, Outcome, Wakeup, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Kept, Outcome, Wakeup
 from forge_tools.storage import Store
 from tests.contract.calls import (
     SCOPE,

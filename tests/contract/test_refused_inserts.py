@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.model import NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
-from forge_tools.model.execution import KeyClaim
+from forge_tools.model import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model.execution import KeyClaim, NewExecution, Wakeup
 from forge_tools.storage import Store, ToolChangedError
 from tests.contract.calls import SCOPE, call, instance, statuses
 

@@ -6,18 +6,10 @@ from typing import Any
 
 from sqlalchemy import func, select, text
 
-from forge_tools.model import (
-    Claim,
-    ExecutionStatus,
-    NewReport,
-    Note,
-    Output,
-    Position,
-    Progress,
-    Report,
-    StateChange,
-    Told,
-)
+from forge_tools.model import ExecutionStatus, Note, Output, Progress, StateChange
+from forge_tools.model.execution import Claim
+from forge_tools.model.history import Position
+from forge_tools.model.scope import NewReport, Report, Told
 from forge_tools.storage import Store
 from forge_tools.storage.reports import MOST_READ
 from forge_tools.storage.sqlalchemy_tables import execution_reports

@@ -12,8 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forge_tools.artifacts.parts import PackedPart, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Artifact, ExecutionStatus, Outcome, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.artifacts import Artifact
 from forge_tools.model.audit import Fault, Pruned, Pruning
+from forge_tools.model.execution import Outcome
 from forge_tools.setting_types import RetentionRule
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.artifacts import Keeping

@@ -16,9 +16,11 @@ from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.cli.doctor import check_database
 from forge_tools.config import Settings
 from forge_tools.errors import ArtifactDamagedError, ArtifactNotFoundError, ExecutionNotFoundError, ForgeError
-from forge_tools.model import Artifact, ExecutionStatus, Outcome, Wakeup, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.artifacts import Artifact
 from forge_tools.model.audit import Pruning
 from forge_tools.model.documents import DocumentScope, DocumentWriter
+from forge_tools.model.execution import Outcome, Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
 from tests.contract.calls import SCOPE, beat, call, ended, finish_one, instance, statuses, submit_one

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from forge_tools.model import ExecutionStatus, Grouping, Wakeup, id_floor
+from forge_tools.model import ExecutionStatus, Grouping
 from forge_tools.model.audit import Pruning
+from forge_tools.model.execution import Wakeup, id_floor
 from forge_tools.model.overview import CallFigures, Times
 from forge_tools.storage import Store
 from forge_tools.storage.history import figures

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import DatabaseCorruptError, DatabaseUnavailableError, SchemaVersionError
-from forge_tools.model import Wakeup
+from forge_tools.model.execution import Wakeup
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.connection.faults import explain
 from forge_tools.storage.queue import sqlite

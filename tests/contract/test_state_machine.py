@@ -18,17 +18,8 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import delete, select, update
 
-from forge_tools.model import (
-    TERMINAL,
-    Claim,
-    ExecutionStatus,
-    NewExecution,
-    Scope,
-    ToolCategory,
-    ToolSpec,
-    Wakeup,
-    new_id,
-)
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec, new_id
+from forge_tools.model.execution import TERMINAL, Claim, NewExecution, Scope, Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.model import Claim, ExecutionStatus, Wakeup
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Claim, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.sqlalchemy_tables import execution_queue, workers

@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime
 
-from forge_tools.model import ToolCategory, ToolSpec, ToolWalls
+from forge_tools.model import ToolCategory, ToolSpec
 from forge_tools.model.overview import ServerState, WorkerWalls
+from forge_tools.model.tools import ToolWalls
 from forge_tools.storage import Store
 from tests.contract.calls import beat, instance, running, scope
 from tests.waiting import reached

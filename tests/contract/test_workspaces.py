@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Claim, ExecutionStatus, Scope, ToolCategory, ToolSpec, Wakeup, new_id
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec, new_id
+from forge_tools.model.execution import Claim, Scope, Wakeup
 from forge_tools.model.places import Moved, NamedWorkspace, Stranded
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now

@@ -18,7 +18,8 @@ from forge_tools.broker.message import Broker
 from forge_tools.client import ExecutorClient, submissions
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results
-from forge_tools.model import AttemptRecord, ExecutionContext
+from forge_tools.model import ExecutionContext
+from forge_tools.model.history import AttemptRecord
 from tests.fleet import SAMPLE_TOOLS, Fleet
 
 

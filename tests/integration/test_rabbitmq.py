@@ -16,7 +16,8 @@ from forge_tools.broker.celery_app import backlog, celery_app, open_broker
 from forge_tools.broker.message import Broker, Message, queue_name
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
-from forge_tools.model import ExecutionContext, Lane, Wakeup
+from forge_tools.model import ExecutionContext, Lane
+from forge_tools.model.execution import Wakeup
 from forge_tools.time_limits import CeleryLimits
 from tests import rabbit
 from tests.conftest import started

@@ -10,17 +10,9 @@ import pytest
 from sqlalchemy import func, select
 
 from forge_tools.client import ExecutorClient, Handle, SyncExecutorClient
-from forge_tools.model import (
-    CallEvent,
-    Ended,
-    ExecutionContext,
-    ExecutionStatus,
-    Note,
-    Output,
-    Progress,
-    Report,
-    StateChange,
-)
+from forge_tools.model import Ended, ExecutionContext, ExecutionStatus, Note, Output, Progress, StateChange
+from forge_tools.model.history import CallEvent
+from forge_tools.model.scope import Report
 from forge_tools.sandbox.reports import MOST_BYTES, PART_BYTES
 from forge_tools.storage.sqlalchemy_tables import execution_reports
 from tests.fleet import Fleet

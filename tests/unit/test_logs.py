@@ -11,7 +11,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.environment import log_format
 from forge_tools.logs import Form, set_up
-from forge_tools.model import SCOPE, CallScope
+from forge_tools.model.scope import SCOPE, CallScope
 from tests.unit.workers.test_recorder import CLAIM
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ConfigurationError, DuplicateToolError, ErrorCode, InvalidToolError
-from forge_tools.model import Output, Progress, Report, ToolParameter
+from forge_tools.model import Output, Progress, ToolParameter
+from forge_tools.model.scope import Report
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.testing import InlineExecutor
 from forge_tools.tool import tool

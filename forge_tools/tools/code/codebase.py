@@ -15,7 +15,8 @@ from hashlib import blake2b
 from typing import Any, Literal, NoReturn, Self
 
 from forge_tools.errors import SandboxError, ToolFailure
-from forge_tools.model import Lane, Tier, ToolCategory, ToolResult
+from forge_tools.model import Lane, ToolCategory, ToolResult
+from forge_tools.model.tools import Tier
 from forge_tools.sandbox.index import HostIndex, Kept, Seen
 from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.workspace import Workspace

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from forge_tools.adapters.openai import strict_parameters
 from forge_tools.errors import InvalidToolError
-from forge_tools.model import Schema, ToolParameter
+from forge_tools.model import ToolParameter
+from forge_tools.model.tools import Schema
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools import BUILTINS, Bash
 from tests.model_servers.rules import check_parameters, check_strict

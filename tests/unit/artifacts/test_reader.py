@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from forge_tools.artifacts.parts import PART_BYTES
 from forge_tools.artifacts.reader import Pages
 from forge_tools.errors import InvalidCallError
-from forge_tools.model import Artifact, ArtifactPage, PageWish
+from forge_tools.model import PageWish
+from forge_tools.model.artifacts import Artifact, ArtifactPage
 from tests.waiting import within
 
 LINES = [f"{number:07} é{'-' * (number % 90 * 5)}\n".encode() for number in range(30_000)]

@@ -20,7 +20,8 @@ from forge_tools.broker.message import (
     read_body,
     read_envelope,
 )
-from forge_tools.model import Lane, Wakeup, new_id
+from forge_tools.model import Lane, new_id
+from forge_tools.model.execution import Wakeup
 from forge_tools.time_limits import CeleryLimits
 
 ID = new_id()

@@ -23,7 +23,7 @@ from forge_tools.broker.message import BULK, CHANNEL_PREFIX, TASK, Message
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Wakeup
+from forge_tools.model.execution import Wakeup
 from forge_tools.time_limits import CeleryLimits
 from tests.services import GivenValkey, ValkeyServer, client
 from tests.waiting import reached

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from forge_tools.cli.history import LISTED, Rows, refuse_unfitting
 from forge_tools.cli.text import table
-from forge_tools.model import AttemptRecord, EventRecord, ExecutionStatus
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.history import AttemptRecord, EventRecord
 
 ID = "01a20085-ebef-714c-9e2e-1760aec55ed5"
 NOW = datetime.now(UTC)

@@ -9,7 +9,8 @@ from rich.console import Console
 from forge_tools.cli import live
 from forge_tools.cli.face import Face
 from forge_tools.cli.live import View, measured, noted
-from forge_tools.model import Event, Note, Output, Progress
+from forge_tools.model import Note, Output, Progress
+from forge_tools.model.history import Event
 
 CANCEL = Note(event=Event(at=datetime.now(UTC), kind="cancel", actor="me", detail={"reason": "too \x1b[2Jslow"}))
 

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forge_tools.cli.show import timeline
-from forge_tools.model import Attempt, Event, ExecutionStatus
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.history import Attempt, Event
 from tests.unit.cli.test_executions_shown import record
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from forge_tools.cli.services import with_store
-from forge_tools.model import ToolCategory, ToolSpec, ToolWalls, new_id
+from forge_tools.model import ToolCategory, ToolSpec, new_id
+from forge_tools.model.tools import ToolWalls
 from forge_tools.storage import Store
 from tests.contract.calls import instance
 from tests.unit.cli.conftest import Command

@@ -10,7 +10,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus
 from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.errors import StackError
-from forge_tools.model import Scope
+from forge_tools.model.execution import Scope
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import open_store
 from forge_tools.storage.heartbeat import Heartbeat

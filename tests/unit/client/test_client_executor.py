@@ -21,7 +21,8 @@ from forge_tools.errors import (
     ForgeError,
     SchemaVersionError,
 )
-from forge_tools.model import CallOptions, ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, is_id, new_id
+from forge_tools.model import CallOptions, ExecutionContext, ExecutionStatus, ToolParameter, new_id
+from forge_tools.model.execution import NewExecution, is_id
 from forge_tools.storage.directory import Directories, Directory
 from forge_tools.storage.queue.queue import ExecutionQueue
 from forge_tools.storage.queue.sqlite import SqliteHotPath

@@ -9,7 +9,8 @@ from forge_tools.client.call import Awaited, Call
 from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Intake
 from forge_tools.config import Settings
-from forge_tools.model import NewExecution, ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model.execution import NewExecution
 from forge_tools.secrets.encryption import KeyFolder, Opener
 from forge_tools.storage.directory import Directory, PublicKey
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected

@@ -10,8 +10,8 @@ import pytest
 from forge_tools.client import handle as following
 from forge_tools.client.handle import follow
 from forge_tools.errors import DatabaseUnavailableError, ExecutionNotFoundError
-from forge_tools.model import CallEvent, Ended, Event, ExecutionStatus, Note, Output, Position, StateChange, ToolResult
-from forge_tools.model.history import EventBatch
+from forge_tools.model import Ended, ExecutionStatus, Note, Output, StateChange, ToolResult
+from forge_tools.model.history import CallEvent, Event, EventBatch, Position
 
 RESULT = ToolResult.ok("done")
 ASKED = Event(at=datetime.now(UTC), kind="cancel", actor="me")

@@ -11,8 +11,9 @@ import pytest
 
 from forge_tools.client.handle import Handle
 from forge_tools.errors import InvalidCallError, ResultTimeoutError
-from forge_tools.model import TERMINAL, Ended, ExecutionStatus, Position, StateChange, ToolResult
-from forge_tools.model.history import EventBatch
+from forge_tools.model import Ended, ExecutionStatus, StateChange, ToolResult
+from forge_tools.model.execution import TERMINAL
+from forge_tools.model.history import EventBatch, Position
 
 
 @dataclass

@@ -14,15 +14,8 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Intake
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.model import (
-    ExecutionContext,
-    ExecutionStatus,
-    NewExecution,
-    ToolCategory,
-    ToolParameter,
-    ToolSpec,
-    new_id,
-)
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.model.execution import NewExecution
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.model.places import ShellRecord, ShellStatus, host_queue, shell_id
 from forge_tools.storage import open_store

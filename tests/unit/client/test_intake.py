@@ -13,15 +13,8 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import MAX_ATTEMPTS, Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.model import (
-    Capabilities,
-    ExecutionContext,
-    NewExecution,
-    RetryPolicy,
-    ToolCategory,
-    ToolParameter,
-    ToolSpec,
-)
+from forge_tools.model import Capabilities, ExecutionContext, RetryPolicy, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model.execution import NewExecution
 from forge_tools.model.overview import WorkerWalls
 from forge_tools.secrets.encryption import KeyFolder, Opener
 from forge_tools.storage.directory import Directory, PublicKey, Walls, Withheld

@@ -13,7 +13,8 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.client.submissions import PART
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.model import ExecutionContext, NewExecution, ToolParameter
+from forge_tools.model import ExecutionContext, ToolParameter
+from forge_tools.model.execution import NewExecution
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directories, Directory
 from forge_tools.storage.history.view import tool_executions

@@ -12,7 +12,8 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, SubmitOutcomeUnknownError
-from forge_tools.model import ExecutionContext, ExecutionStatus, IdempotencyKey, NewExecution, ToolResult
+from forge_tools.model import ExecutionContext, ExecutionStatus, IdempotencyKey, ToolResult
+from forge_tools.model.execution import NewExecution
 from forge_tools.storage.queue.queue import ExecutionQueue
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")

@@ -10,7 +10,8 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution, ToolSpec
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolSpec
+from forge_tools.model.execution import NewExecution
 from forge_tools.secrets.encryption import KeyFolder, key_id
 from forge_tools.storage import open_store
 from forge_tools.storage.queue.queue import ExecutionQueue

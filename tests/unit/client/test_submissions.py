@@ -13,7 +13,8 @@ from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution
+from forge_tools.model import ExecutionContext, ExecutionStatus
+from forge_tools.model.execution import NewExecution
 from forge_tools.model.overview import ServerState
 from forge_tools.storage import open_store
 from forge_tools.storage.directory import Directories, Directory

@@ -11,7 +11,8 @@ from forge_tools.client.connection import Connection
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.model import ExecutionContext, NewExecution, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.model import ExecutionContext, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.model.execution import NewExecution
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.model.places import NamedWorkspace
 from forge_tools.storage import Store, open_store

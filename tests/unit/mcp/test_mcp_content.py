@@ -16,7 +16,8 @@ from forge_tools.mcp import content
 from forge_tools.mcp.calls import Offer
 from forge_tools.mcp.content import answered, listed
 from forge_tools.mcp.server import ToolServer
-from forge_tools.model import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model import Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model.artifacts import Artifact
 from forge_tools.storage import Store, open_store
 from tests.contract.test_artifacts import BYTES, put
 from tests.migrated import migrated

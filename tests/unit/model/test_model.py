@@ -10,22 +10,19 @@ import pytest
 from pydantic import ValidationError
 
 from forge_tools.model import (
-    TERMINAL,
     Capabilities,
     ExecutionContext,
     ExecutionStatus,
-    LostBody,
-    NewExecution,
-    Outcome,
     RetryPolicy,
     ToolCategory,
     ToolExecution,
     ToolParameter,
     ToolResult,
     ToolSpec,
-    id_time,
     new_id,
 )
+from forge_tools.model.diagnosis import LostBody
+from forge_tools.model.execution import TERMINAL, NewExecution, Outcome, id_time
 
 
 def parameter(name: str, **rest: Any) -> ToolParameter:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ToolFailure
-from forge_tools.model import SCOPE, CallScope, Capabilities, RetryPolicy
+from forge_tools.model import Capabilities, RetryPolicy
+from forge_tools.model.scope import SCOPE, CallScope
 from forge_tools.tool import tool
 from forge_tools.tool.base import ExecutionContext
 from forge_tools.tool.executor import CallOptions, ToolExecutor

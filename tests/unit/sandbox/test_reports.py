@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Told
+from forge_tools.model import ExecutionContext, Output, Progress
+from forge_tools.model.scope import SCOPE, CallScope, Report, Told
 from forge_tools.sandbox.reports import (
     MESSAGE_CHARS,
     MOST_BYTES,

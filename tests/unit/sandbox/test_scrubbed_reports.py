@@ -6,7 +6,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.model import Output, Progress, Report, Reporter
+from forge_tools.model import Output, Progress
+from forge_tools.model.scope import Report, Reporter
 from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
 from forge_tools.secrets.scrubber import Scrubber
 

@@ -5,7 +5,8 @@ from dataclasses import fields
 
 import pytest
 
-from forge_tools.model import ExecutionRecord, ExecutionStatus, NewExecution, Outcome, is_id, new_id
+from forge_tools.model import ExecutionRecord, ExecutionStatus, new_id
+from forge_tools.model.execution import NewExecution, Outcome, is_id
 from forge_tools.storage.history.view import tool_executions
 from forge_tools.storage.rows import ASKED, OUTCOME, asked_by_name, clean, late_detail
 from tests.contract.calls import call

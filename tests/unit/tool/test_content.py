@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import Artifact, ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.artifacts import Artifact
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.executor import ToolExecutor

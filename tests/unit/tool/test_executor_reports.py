@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from forge_tools.model import Output, Progress, Report
+from forge_tools.model import Output, Progress
+from forge_tools.model.scope import Report
 from forge_tools.tool import tool
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import File, Report
+from forge_tools.model import File
+from forge_tools.model.scope import Report
 from forge_tools.model.secret_names import REDACTED
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach

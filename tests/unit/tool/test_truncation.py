@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import Artifact
+from forge_tools.model.artifacts import Artifact
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult

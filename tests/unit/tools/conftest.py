@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import CallScope, ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.walls.namespaces import HOST

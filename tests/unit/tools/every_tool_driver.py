@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forge_tools.model import SCOPE, CallScope, ExecutionContext
+from forge_tools.model import ExecutionContext
+from forge_tools.model.scope import SCOPE, CallScope
 from forge_tools.sandbox import decoding
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from forge_tools.tools import BUILTINS

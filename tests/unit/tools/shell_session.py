@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from forge_tools.model import CallScope, ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.model.places import ShellRecord
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools import Bash, BashOutput, KillShell, ListShells

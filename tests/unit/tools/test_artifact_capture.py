@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import SCOPE, CallScope, ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.scope import SCOPE, CallScope
 from forge_tools.sandbox import spools
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.processes.output import HeadTail

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import SCOPE, CallScope, ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.model.places import ShellStatus
+from forge_tools.model.scope import SCOPE, CallScope
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.host import find, survey

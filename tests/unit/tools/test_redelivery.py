@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import CallScope, ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools.file.delete import Delete
@@ -94,7 +95,8 @@ async def test_a_refusal_is_not_remembered(ws: Path, call: str) -> None:
 DYING = """
 import asyncio, json, os, sys
 from pathlib import Path
-from forge_tools.model import CallScope, ExecutionContext
+from forge_tools.model import ExecutionContext
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file import delete, edit, write
 ws, tool, step, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import SCOPE, CallScope, ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.model.documents import DocumentScope, DocumentWriter
+from forge_tools.model.scope import SCOPE, CallScope
 from forge_tools.sandbox.reach import ProcessDocuments
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools import TodoRead, TodoWrite

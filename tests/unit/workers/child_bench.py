@@ -13,7 +13,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from forge_tools.config import Settings
-from forge_tools.model import Claim, new_id
+from forge_tools.model import new_id
+from forge_tools.model.execution import Claim
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.time_limits import CeleryLimits, TimeLimits

@@ -5,7 +5,8 @@ import threading
 import time
 
 from forge_tools.config import Settings
-from forge_tools.model import Lane, Wakeup
+from forge_tools.model import Lane
+from forge_tools.model.execution import Wakeup
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.executor import ToolExecutor

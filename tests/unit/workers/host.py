@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from forge_tools.model import Claim, ExecutionContext, Outcome
+from forge_tools.model import ExecutionContext
+from forge_tools.model.execution import Claim, Outcome
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from tests.waiting import reached

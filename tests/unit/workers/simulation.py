@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.model import Claim
+from forge_tools.model.execution import Claim
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.connection import database

@@ -11,7 +11,8 @@ import pytest
 
 from forge_tools.broker.message import BULK, TASK
 from forge_tools.config import Settings
-from forge_tools.model import Lane, Wakeup, new_id
+from forge_tools.model import Lane, new_id
+from forge_tools.model.execution import Wakeup
 from tests.unit.workers.engines import setup_of
 from workers.app import worker_app
 from workers.worker import lane_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import Claim
+from forge_tools.model.execution import Claim
 from forge_tools.sandbox.walls.profile import Profile
 from tests.unit.workers.child_bench import CLAIM, Bench, Speaker, a_process
 from tests.waiting import is_alive

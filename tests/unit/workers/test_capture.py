@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.model import SCOPE
+from forge_tools.model.scope import SCOPE
 from forge_tools.sandbox.reports import ReportBuffer
 from tests.unit.workers.child_bench import CLAIM
 from workers.capture import CallStream, ChildOutput

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.model import Claim, ExecutionStatus, Outcome, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Claim, Outcome
 from forge_tools.sandbox.processes.trees import marks_of
 from forge_tools.sandbox.walls.cgroups import Cgroup
 from forge_tools.time_limits import TimeLimits

@@ -9,7 +9,7 @@ import pytest
 from celery.worker import state
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import Claim, Wakeup
+from forge_tools.model.execution import Claim, Wakeup
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import SCOPE, finished, submitted
 from tests.migrated import migrated

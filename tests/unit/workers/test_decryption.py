@@ -10,7 +10,8 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
-from forge_tools.model import Claim, ExecutionStatus, Outcome, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.model.execution import Claim, Outcome
 from forge_tools.secrets.detection import SecretDetector
 from forge_tools.secrets.encryption import Encryptor, KeyFolder
 from workers.middleware.decryption import Decryption

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from forge_tools.model import Lane, Scope, Wakeup, new_id
+from forge_tools.model import Lane, new_id
+from forge_tools.model.execution import Scope, Wakeup
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import Store
 from workers.services.polling import FairShare

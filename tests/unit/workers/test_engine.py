@@ -26,7 +26,8 @@ from forge_tools.errors import (
     StorageError,
     ToolError,
 )
-from forge_tools.model import Claim, ExecutionStatus, Scope, Wakeup, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Claim, Scope, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import workers.services.fitness as module
-from forge_tools.model import ExecutionStatus, Outcome, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Outcome
 from tests.unit.workers.child_bench import CLAIM
 from workers.services.fitness import LONGEST_RUN, PATIENCE, Fitness
 

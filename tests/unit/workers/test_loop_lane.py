@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from forge_tools.errors import ErrorCode, ToolError
-from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Claim, Outcome
 from forge_tools.time_limits import TimeLimits
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.tool.executor import ToolExecutor

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.model import Claim, ExecutionStatus, ToolResult
+from forge_tools.model import ExecutionStatus, ToolResult
+from forge_tools.model.execution import Claim
 from workers.outcomes import blocked, cancelled, handed_back, lost, out_of_memory, outcome_of, stopped, timed_out
 
 CLAIM = Claim(

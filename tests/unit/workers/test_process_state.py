@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from forge_tools.model import ExecutionStatus, Outcome, new_id
+from forge_tools.model import ExecutionStatus, new_id
+from forge_tools.model.execution import Outcome
 from workers.lanes.process_state import fell_short
 
 LOOK = """

@@ -10,7 +10,8 @@ from kombu.asynchronous import Hub
 from forge_tools.broker.celery_app import celery_app
 from forge_tools.broker.message import BULK, KEY_PREFIX, body, envelope, list_name, queue_name, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
-from forge_tools.model import Wakeup, new_id
+from forge_tools.model import new_id
+from forge_tools.model.execution import Wakeup
 from tests.services import GivenValkey, ValkeyServer, client
 from tests.waiting import wait_until
 from workers.reception import ReceivingConnection, Reception

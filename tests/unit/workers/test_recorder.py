@@ -11,7 +11,8 @@ import pytest
 
 from forge_tools.broker.message import REPLY_MARK
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.model import Claim, ExecutionStatus, Kept, Outcome, ToolResult
+from forge_tools.model import ExecutionStatus, ToolResult
+from forge_tools.model.execution import Claim, Kept, Outcome
 from forge_tools.secrets.encryption import decrypted_reply, new_reply_key
 from forge_tools.storage import result_of
 from tests.waiting import reached

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.model import Claim
+from forge_tools.model.execution import Claim
 from forge_tools.sandbox.reports import ReportBuffer
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.lanes.child import ReportSender

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError, UnstorableRowError
-from forge_tools.model import Claim, ExecutionContext, ExecutionStatus, NewReport, Outcome
+from forge_tools.model import ExecutionContext, ExecutionStatus
+from forge_tools.model.execution import Claim, Outcome
+from forge_tools.model.scope import NewReport
 from forge_tools.tool import tool
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.model import Claim, ExecutionStatus, Outcome
+from forge_tools.model import ExecutionStatus
+from forge_tools.model.execution import Claim, Outcome
 from workers.middleware.retries import Retries
 from workers.outcomes import handed_back, lost
 

@@ -14,7 +14,8 @@ import pytest
 from forge_tools.base import Capabilities
 from forge_tools.config import Settings
 from forge_tools.errors import InvalidToolError
-from forge_tools.model import SCOPE, new_id
+from forge_tools.model import new_id
+from forge_tools.model.scope import SCOPE
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.walls.probe import given
 from forge_tools.sandbox.walls.profile import SHARED_MEMORY, Profile

@@ -13,7 +13,8 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
-from forge_tools.model import CallScope, ExecutionContext, PageWish
+from forge_tools.model import ExecutionContext, PageWish
+from forge_tools.model.scope import CallScope
 from forge_tools.storage import Store
 from forge_tools.storage.sqlalchemy_tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.model import CallScope, ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
+from forge_tools.model.scope import CallScope
 from forge_tools.sandbox.paths.journal import KEPT_SECONDS, Journal
 from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.workspace import Workspace
