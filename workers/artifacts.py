@@ -4,7 +4,6 @@ import asyncio
 import os
 import stat
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +120,9 @@ def _size(fd: int) -> int:
     raise SandboxError(f"The output is not in a file below {tempfile.gettempdir()}", ErrorCode.VALIDATION_ERROR)
 
 
-def _mount(fd: int) -> str | None:
+def _mount(fd: int) -> str:
     """Ask the kernel, not the file system."""
-    with suppress(FileNotFoundError):  # only Linux tells
-        return Path(f"/proc/self/fdinfo/{fd}").read_text().partition("mnt_id:")[2].split()[0]
-    return None
+    return Path(f"/proc/self/fdinfo/{fd}").read_text().partition("mnt_id:")[2].split()[0]
 
 
 def _facts(artifact: Artifact | None) -> Message:

@@ -170,7 +170,7 @@ class ChildOutput:
         """Yield what the process had not read when it ended."""
         self.follow()
         for stream, end in self._ends.items():
-            with suppress(OSError, AttributeError):  # a body may have changed it; or this is not Linux
+            with suppress(OSError):  # a body may have changed it
                 fcntl.fcntl(end, fcntl.F_GETPIPE_SZ)  # fails unless it is a pipe: the child may have sent what blocks
                 os.set_blocking(end, False)
                 yield stream, os.read(end, PIPE_BYTES)
@@ -347,7 +347,7 @@ def _pipe() -> tuple[int, int]:
     """Create a pipe whose reader never waits."""
     end, write = os.pipe()
     os.set_blocking(end, False)
-    with suppress(OSError, AttributeError):  # not Linux, or a user who has many pipes already
+    with suppress(OSError):  # a user who has many pipes already
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return end, write
 

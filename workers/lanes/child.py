@@ -371,8 +371,6 @@ def _is_busy(thread: threading.Thread) -> bool:
 
 def _has_children() -> bool:
     """Return whether there is any to reap: asking costs a tenth of reading their list, and most bodies start none."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return True
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

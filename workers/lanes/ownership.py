@@ -78,8 +78,6 @@ def _end_processes(body: Body) -> None:
 
 def bury_orphans() -> None:
     """Reap adopted processes that have ended, except those whose status somebody waits for."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13, which adopts none
-        return
     for pid in list(_started):
         try:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

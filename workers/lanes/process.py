@@ -240,8 +240,6 @@ def heavy(limits: Mapping[int, int]) -> list[int]:
 
 def exit_code(pid: int, process: Any) -> int | None:
     """Return its exit status, None while it lives, without reaping it: the pool does that, and remembers the status."""
-    if not hasattr(os, "waitid"):  # macOS before Python 3.13
-        return None if process is None else process.exitcode
     try:
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

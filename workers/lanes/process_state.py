@@ -83,7 +83,7 @@ def limit_this_process(size: int) -> None:
 
     The limit is a soft one, so a program that reserves more than it uses can be started with `ulimit -d unlimited`.
     """
-    if size and sys.platform == "linux":  # elsewhere it does not count what Python allocates
+    if size:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (size if hard < 0 else min(size, hard), hard))
 

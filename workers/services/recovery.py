@@ -43,7 +43,7 @@ class ClockWatch:
         self._store = store
         self._worker_id = worker_id
         self._lease = lease
-        self._clock = clock or (time.monotonic if store.dialect == "sqlite" else _since_start)
+        self._clock = clock or (time.monotonic if store.dialect == "sqlite" else _since_boot)
         self._asked = 0.0
         self._last: tuple[float, float] | None = None
         self._unsteady_at = 0.0
@@ -225,6 +225,6 @@ class Recovery(Service):
         return lost
 
 
-def _since_start() -> float:
-    """Return a monotonic clock that continues while the machine sleeps, if there is one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+def _since_boot() -> float:
+    """Return a monotonic clock that continues while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
