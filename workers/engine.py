@@ -99,20 +99,17 @@ class Engine:
             return
         drain = self._drain if drain is None else drain
         self._ended_by = min(self._ended_by, time.monotonic() + drain + 3 * self._kill_grace + STOP_MARGIN)
-        stopping = self._on_loop(self._stop(drain))
-        if stopping is not None:
+        work = self._stop(drain)
+        try:
+            stopping = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop has ended
+            work.close()
+        else:
             with suppress(TimeoutError, CancelledError):
                 stopping.result(timeout=max(0.0, self._ended_by - time.monotonic()))
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(timeout=max(0.0, self._ended_by + STOP_MARGIN - time.monotonic()))
-
-    def _on_loop(self, work: Coroutine[Any, Any, None]) -> Future[None] | None:
-        try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # the loop has ended
-            work.close()
-            return None
 
     # The thread.
 

@@ -133,7 +133,6 @@ class ChildrenLane:
         self._make_room()
 
     def _coming(self) -> int:
-        """Return how many children are being replaced."""
         return self._places - self.answering()
 
     def _make_room(self) -> None:
@@ -150,11 +149,7 @@ class ChildrenLane:
                 if not body.is_cancelled:
                     body.is_cancelled = True
                     child.line.send({"cancel": execution_id})
-                    Guard(
-                        self._grace,
-                        partial(self._force, child, body, cancelled),
-                        patience=self._grace,
-                    )
+                    Guard(self._grace, partial(self._force, child, body, cancelled), patience=self._grace)
                 return
 
     def ban(self, tools: Iterable[str]) -> None:
@@ -236,7 +231,15 @@ class ChildrenLane:
                     body.reports.pass_on(Told(*told))
             # A body that is being ended while the lane stops returned just before it was killed.
             case frames.Ended() if not body.is_ending or self._is_stopping:
-                self._hear_outcome(child, body, frame)
+                facts = frame.model_dump(exclude={"kind", "is_tainted", "unfit"})
+                outcome = Outcome(token=body.claim.token, **facts)
+                if self._is_stopping or not (frame.is_tainted or outcome.status in STOPPED):
+                    if frame.unfit:
+                        self._retire(child, "A process is unfit; it is replaced", why=frame.unfit)
+                    self._end(child, body, outcome)
+                else:
+                    is_doomed = bool(frame.is_tainted or frame.unfit)
+                    self._end_with_leftovers(child, body, outcome, is_doomed=is_doomed)
 
     async def _answer_child(self, child: PoolProcess, body: Body, asked: frames.Asked) -> None:
         """Answer a body's request: its claim, not the child, says whose call it is."""
@@ -250,16 +253,6 @@ class ChildrenLane:
         finally:
             child.asked -= 1
             child.line.send({"answer": asked.number, "artifact": answer})
-
-    def _hear_outcome(self, child: PoolProcess, body: Body, ended: frames.Ended) -> None:
-        told = ended.model_dump(exclude={"kind", "is_tainted", "unfit"})
-        outcome = Outcome(token=body.claim.token, **told)
-        if self._is_stopping or not (ended.is_tainted or outcome.status in STOPPED):
-            if ended.unfit:
-                self._retire(child, "A process is unfit; it is replaced", why=ended.unfit)
-            self._end(child, body, outcome)
-        else:
-            self._end_with_leftovers(child, body, outcome, is_doomed=bool(ended.is_tainted or ended.unfit))
 
     def _serve(self) -> None:
         """Give idle children to the calls that wait for one, and then to those that are still to be claimed."""

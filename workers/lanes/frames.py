@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -42,29 +43,21 @@ def most_from_child(max_output_bytes: int) -> int:
     return 8 * max_output_bytes + (1 << 23)
 
 
-def _json(text: str) -> str:
-    _loaded(text)
-    return text
-
-
-def _json_object(text: str) -> str:
-    if type(_loaded(text)) is not dict:
-        raise ValueError("not an object")
-    return text
-
-
-def _loaded(text: str) -> Any:
+def _json(text: str, *, is_object: bool = False) -> str:
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if is_object and type(value) is not dict:
+        raise ValueError("not an object")
+    return text
 
 
 ExecutionId = Annotated[str, Field(max_length=64)]
 Attempt = Annotated[int, Field(ge=0, lt=1 << 31)]
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 JsonText = Annotated[str, AfterValidator(_json)]
-JsonObject = Annotated[str, AfterValidator(_json_object)]
+JsonObject = Annotated[str, AfterValidator(partial(_json, is_object=True))]
 Report = tuple[Number, float | None, float | None, str | None, Number, Stream, Attempt | None]
 
 

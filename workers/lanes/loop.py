@@ -241,7 +241,10 @@ class LoopLane:
             if hold is None:
                 return
             self._hold = hold
-        self._interrupt(self._hold)
+        now = time.monotonic()
+        if step.owner is not None and now - self._hold.raised >= RAISE_AGAIN_SECONDS:
+            self._hold.raised = now
+            self._watch.interrupt(step)
         if self._is_beyond_hope(self._hold):
             self._give_up(self._hold)
 
@@ -292,12 +295,6 @@ class LoopLane:
             if claim.tool == blocker.claim.tool and body is not blocker and may_run_again and body.task is not None:
                 body.is_rerun = True
                 body.task.cancel()
-
-    def _interrupt(self, hold: Hold) -> None:
-        now = time.monotonic()
-        if hold.step.owner is not None and now - hold.raised >= RAISE_AGAIN_SECONDS:
-            hold.raised = now
-            self._watch.interrupt(hold.step)
 
     def _is_beyond_hope(self, hold: Hold) -> bool:
         owner = hold.step.owner

@@ -226,7 +226,8 @@ def said(code: int | None) -> str:
     if code >= 0:
         return f"exited with status {code}"
     hint = "; the kernel's out-of-memory killer is one sender" if code == -signal.SIGKILL else ""
-    return f"was ended by signal {-code} ({_signal_name(-code)}{hint})"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+    return f"was ended by signal {-code} ({name}{hint})"
 
 
 def heavy(limits: Mapping[int, int]) -> list[int]:
@@ -247,10 +248,6 @@ def exit_code(pid: int, process: Any) -> int | None:
     if end is None:
         return None
     return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
 
 
 def _resident(tree: Sequence[int], limit: int) -> int:

@@ -20,7 +20,6 @@ from forge_tools.model.overview import THE_TOOL, WorkerWalls
 from forge_tools.model.tools import Lane, ToolCategory, ToolSpec, ToolWalls
 from forge_tools.project import broker_socket
 from forge_tools.sandbox.configured import User, commands_of, least_for
-from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.processes.spawner import CommandWalls
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spools import SCRATCH, scratch_folder
@@ -223,7 +222,7 @@ class Walls:
         spec = self._specs.get(tool)
         if spec is None or not self._tiers.is_walled(spec, queue):
             return None
-        roots = self._roots(workspace)
+        roots = self._reach.unnamed if workspace is None else self._reach.workspaces.get(workspace, ())
         opened = [(path[:-3], path[-2:]) for path in (*self._settings.walls_paths, *spec.capabilities.paths)]
         opened += [(str(root.path), "ro" if root.is_read_only else "rw") for root in roots]
         read, write = ({path for path, how in opened if how == wanted} for wanted in ("ro", "rw"))
@@ -266,9 +265,6 @@ class Walls:
         """Remove what is left of all children."""
         self._scratch = None
         self._until_stopped.close()
-
-    def _roots(self, workspace: str | None) -> Sequence[Root]:
-        return self._reach.unnamed if workspace is None else self._reach.workspaces.get(workspace, ())
 
     def _workspace(self, context: str) -> str | None:
         """The workspace that a call names; one that is not here is "", which has no roots, and its body then says so."""

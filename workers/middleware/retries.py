@@ -34,7 +34,8 @@ def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
     A failed result is an answer. Without a policy it is retried only if it is marked as `retryable`, or if its process
     lacked descriptors, memory or threads, which is no answer.
     """
-    options, says = json.loads(claim.options), json.loads(outcome.metadata).get("retryable")
+    options, metadata = json.loads(claim.options), json.loads(outcome.metadata)
+    says = metadata.get("retryable")
     may_pass = says is True or (claim.idempotent and fell_short(outcome))
     policy = _policy(options) or (UNASKED if may_pass else None)
     if policy is None:
@@ -42,7 +43,10 @@ def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
     can = Capabilities(idempotent=claim.idempotent, retryable=options.get("retryable") is True)
     if may_be_retried(outcome.error_code, says, can):
         return replace(outcome, retry_in=policy.delay_after(claim.attempt))
-    return outcome if can.idempotent else _explained(claim, outcome)
+    if can.idempotent:
+        return outcome
+    why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
+    return replace(outcome, metadata=json.dumps(metadata | {"not_retried": why}))
 
 
 def _policy(options: dict[str, Any]) -> RetryPolicy | None:
@@ -51,14 +55,5 @@ def _policy(options: dict[str, Any]) -> RetryPolicy | None:
     if not isinstance(policy, dict):
         return None
     known = {name: value for name, value in policy.items() if name in _POLICY_FIELDS}
-    return RetryPolicy(**known) if all(map(_is_amount, known.values())) else None
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf
-
-
-def _explained(claim: Claim, outcome: Outcome) -> Outcome:
-    """Return the same end, saying why the requested retries did not happen."""
-    why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
-    return replace(outcome, metadata=json.dumps(json.loads(outcome.metadata) | {"not_retried": why}))
+    is_sound = all(isinstance(value, int | float) and 0 <= value < math.inf for value in known.values())
+    return RetryPolicy(**known) if is_sound else None

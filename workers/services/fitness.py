@@ -102,11 +102,7 @@ class Fitness(Middleware, Service):
 
 def _thread_shortage() -> str | None:
     try:
-        threading.Thread(target=_nothing, name="forge-probe", daemon=True).start()
+        threading.Thread(name="forge-probe", daemon=True).start()  # it has nothing to do
     except RuntimeError as error:
         return str(error)
     return None
-
-
-def _nothing() -> None:
-    """Do nothing: the thread only shows that one could be started."""

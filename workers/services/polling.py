@@ -180,11 +180,15 @@ class Delivery(Service):
     async def step(self) -> float | None:
         if self._suspicious >= CHECKS:
             self._suspicious = 0  # a draining worker is not idle, and not to be asked twice
-            self._end_by_force()
+            if self._claims.is_idle():  # it does not even drain
+                logger.critical("This worker does not stop; it is killed")
+                os.kill(os.getpid(), signal.SIGKILL)
             return None
         waiting = await asyncio.to_thread(self._count) if self._hears_nothing() else 0
-        self._judge(waiting if self._hears_nothing() else 0)
+        self._suspicious = self._suspicious + 1 if waiting and self._hears_nothing() else 0
         self._checked_at = time.monotonic()
+        if self._suspicious > 1:
+            logger.warning("Messages wait at the broker but none arrives here", extra={"waiting": waiting})
         if self._suspicious < CHECKS:
             return None
         logger.critical(
@@ -196,16 +200,6 @@ class Delivery(Service):
 
     def _hears_nothing(self) -> bool:
         return self._claims.is_idle() and self._claims.woken_at < self._checked_at
-
-    def _end_by_force(self) -> None:
-        if self._claims.is_idle():  # it does not even drain
-            logger.critical("This worker does not stop; it is killed")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def _judge(self, waiting: int) -> None:
-        self._suspicious = self._suspicious + 1 if waiting else 0
-        if self._suspicious > 1:
-            logger.warning("Messages wait at the broker but none arrives here", extra={"waiting": waiting})
 
     def _count(self) -> int:
         """Return how many messages wait; 0 while the broker does not answer."""

@@ -289,15 +289,12 @@ class Leftovers(Service):
 
     async def step(self) -> None:
         try:
-            await self._end_leftovers()
+            found = await asyncio.to_thread(marked_instances) - self._leadership.living - {self._worker_id}
+            for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
+                facts = {"worker": stopped, "count": await asyncio.to_thread(end, instance_mark(stopped))}
+                logger.warning("A stopped worker left processes; they are ended", extra=facts)
         except OSError as error:
             raise SandboxError(str(error)) from error
-
-    async def _end_leftovers(self) -> None:
-        found = await asyncio.to_thread(marked_instances) - self._leadership.living - {self._worker_id}
-        for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
-            count = await asyncio.to_thread(end, instance_mark(stopped))
-            logger.warning("A stopped worker left processes; they are ended", extra={"worker": stopped, "count": count})
 
 
 def _rest(took: float, ended_until: datetime | None) -> float:
