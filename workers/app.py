@@ -181,8 +181,6 @@ def drain(engine: Engine) -> None:
 
 
 def _worker_class(app: Celery, engine: Engine) -> Any:
-    """Return Celery's worker class, with our signal handlers once it has installed its own."""
-
     class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
         def install_platform_tweaks(self, worker: Any) -> None:
             super().install_platform_tweaks(worker)

@@ -276,7 +276,6 @@ class _Pair:
         self.scope, self._scrubber = scope, Scrubber(secrets) if secrets else None
 
     def read(self) -> None:
-        """Read what is there, without waiting."""
         if self._pid == os.getpid():
             with self._lock:
                 self._take()
@@ -344,7 +343,6 @@ def _pipes() -> Ends:
 
 
 def _pipe() -> tuple[int, int]:
-    """Create a pipe whose reader never waits."""
     end, write = os.pipe()
     os.set_blocking(end, False)
     with suppress(OSError):  # a user who has many pipes already

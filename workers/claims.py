@@ -271,6 +271,5 @@ class Claims:
             logger.warning(DUE_UNREAD, extra={"error": str(error)})
 
     def _overdue_first(self, wakeups: Sequence[Wakeup]) -> list[Wakeup]:
-        """Return as many overdue calls as were named, and then the named ones."""
         first, self._overdue = self._overdue[: len(wakeups)], self._overdue[len(wakeups) :]
         return list(dict.fromkeys([*first, *wakeups]))

@@ -25,7 +25,6 @@ class _Call:
         return known[1]
 
     def end(self) -> None:
-        """Write what was held back."""
         self.is_over = True
         for _, text in tuple(self._texts.values()):
             with suppress(OSError, ValueError):  # nobody reads it any more, which is not the call's fault

@@ -177,7 +177,6 @@ def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[Ba
 
 
 def _served(options: argparse.Namespace, settings: Settings) -> list[str]:
-    """Return the queues without those whose calls need walls that this machine lacks."""
     tiers = Tiers(settings, options.lane)
     served = [queue for queue in options.queues if tiers.serves(queue)]
     if left := [queue for queue in options.queues if queue not in served]:

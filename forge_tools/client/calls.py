@@ -38,11 +38,7 @@ class Calls:
     """Checks calls against the catalogue, stores them, waits for their results and cancels them."""
 
     def __init__(
-        self,
-        settings: Settings,
-        connection: Connection,
-        catalogue: Catalogue,
-        submissions: Submissions,
+        self, settings: Settings, connection: Connection, catalogue: Catalogue, submissions: Submissions
     ) -> None:
         self._settings = settings
         self._actor = f"client {connection.submitter}"
@@ -210,7 +206,6 @@ class Calls:
         return Handle(answer.new.id, self, await self._refuse(answer)) if isinstance(answer, Rejected) else answer
 
     async def _refuse(self, rejected: Rejected) -> ToolResult:
-        """Record a rejected call."""
         new, result, limit = rejected.new, rejected.result, self._settings.max_parameter_bytes
         details = result.error_details
         outcome = Outcome(
@@ -282,7 +277,6 @@ class Calls:
         return await self._link(asked, new, replay) if is_linked and isinstance(new, NewExecution) else new
 
     async def _in_workspace_of_session(self, call: Call) -> Call:
-        """Return the call with the workspace that its session was bound to, unless it names one."""
         context = call.context
         if not isinstance(context, ExecutionContext) or context.workspace is not None or not context.session_id:
             return call
@@ -325,7 +319,6 @@ class Calls:
         return replace(new, claim=claim, replay=replay)
 
     async def _run(self, call: Call, new: NewExecution) -> ToolResult:
-        """Store a call without links and wait for its result, in one step."""
         if self._submissions.is_closing:  # nothing was accepted
             return _failed(ConfigurationError(CLOSING))
         try:
@@ -419,6 +412,5 @@ async def _handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError
 
 
 def _failed(error: ForgeError, execution_id: str | None = None) -> ToolResult:
-    """Return an error as a result, with the id of the execution if one is known."""
     known = execution_id or getattr(error, "execution_id", None)
     return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))

@@ -104,7 +104,7 @@ class Handle:
         """Cancel it: `cancelled` at once while queued, `requested` while running, `over` when there is nothing to do."""
         return await self._executions.cancel(self.id, reason)
 
-    def events(self, after: str | None = None) -> AsyncGenerator[CallEvent, None]:
+    async def events(self, after: str | None = None) -> AsyncGenerator[CallEvent, None]:
         """Follow it: its state, what was done to it, what its tool reports, and finally its end with the result.
 
         A late follower first receives earlier events, as far as they are kept; to resume, pass the `cursor` of the last
@@ -114,41 +114,32 @@ class Handle:
             ExecutionNotFoundError: SQL holds no such execution.
             ValueError: `after` is not a cursor.
         """
-        return follow(self._executions, self.id, after)
-
-
-async def follow(executions: Executions, execution_id: str, after: str | None) -> AsyncGenerator[CallEvent, None]:
-    """Yield what came after `after`, and then what comes, until the execution is over.
-
-    SQL is read a few times a second; the notification of the end wakes this, too.
-
-    Raises:
-        ExecutionNotFoundError: SQL holds no such execution.
-        ValueError: `after` is not a cursor.
-    """
-    position = Position.of(execution_id, after)
-    waiting = asyncio.ensure_future(executions.wait(execution_id))
-    state: StateChange | None = None
-    pause = FIRST_PAUSE
-    try:
-        while True:
-            batch = await _poll(executions, position)
-            for event in _in_order(batch, state, position):
-                yield event
-            is_news = bool(batch.heard) or batch.state != state
-            position, state = batch.position, batch.state
-            if batch.has_more:
-                continue
-            if state is not None and state.status in TERMINAL:
-                break
-            pause = FIRST_PAUSE if is_news else min(pause * 1.5, LONGEST_PAUSE)
-            await asyncio.wait([waiting], timeout=pause)
-            _check(waiting, execution_id, state)
-        result = await (waiting if waiting.done() else executions.wait(execution_id))
-        yield Ended(status=state.status, result=result, attempt=state.attempt, cursor=position.cursor)
-    finally:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+        executions, position = self._executions, Position.of(self.id, after)
+        waiting = asyncio.ensure_future(executions.wait(self.id))  # its notification ends a pause between two reads
+        state: StateChange | None = None
+        pause = FIRST_PAUSE
+        try:
+            while True:
+                batch = await _poll(executions, position)
+                for event in _in_order(batch, state, position):
+                    yield event
+                is_news = bool(batch.heard) or batch.state != state
+                position, state = batch.position, batch.state
+                if batch.has_more:
+                    continue
+                if state is not None and state.status in TERMINAL:
+                    break
+                pause = FIRST_PAUSE if is_news else min(pause * 1.5, LONGEST_PAUSE)
+                await asyncio.wait([waiting], timeout=pause)
+                if waiting.done():
+                    waiting.result()  # raises if the execution is missing, or the client was closed
+                    if state is None:
+                        raise ExecutionNotFoundError(f"Execution {self.id} no longer exists.")
+            result = await (waiting if waiting.done() else executions.wait(self.id))
+            yield Ended(status=state.status, result=result, attempt=state.attempt, cursor=position.cursor)
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def _poll(executions: Executions, position: Position) -> EventBatch:
@@ -163,26 +154,15 @@ async def _poll(executions: Executions, position: Position) -> EventBatch:
             await asyncio.sleep(AWAY_SECONDS)
 
 
-def _check(waiting: "asyncio.Future[ToolResult]", execution_id: str, state: StateChange | None) -> None:
-    """Raise the error of the wait: the execution is missing, or the client was closed."""
-    if waiting.done():
-        waiting.result()
-        if state is None:
-            raise ExecutionNotFoundError(f"Execution {execution_id} no longer exists.")
-
-
 def _in_order(batch: EventBatch, before: StateChange | None, position: Position) -> list[CallEvent]:
     """Put a change of state after the reports that came before it."""
     state = batch.state
     if state is None or state == before or state.status in TERMINAL:
         return list(batch.heard)
-    count = sum(isinstance(one, Note) or _was_before(one.attempt, state) for one in batch.heard)
+    has_ended = state.status != ExecutionStatus.RUNNING
+    count = sum(isinstance(one, Note) or has_ended or one.attempt < state.attempt for one in batch.heard)
     cursor = batch.heard[count - 1].cursor if count else position.cursor
     return [*batch.heard[:count], replace(state, cursor=cursor), *batch.heard[count:]]
-
-
-def _was_before(attempt: int, state: StateChange) -> bool:
-    return attempt < state.attempt or state.status != ExecutionStatus.RUNNING
 
 
 async def listen(handle: Handle, on_report: Callable[[Report], None]) -> None:

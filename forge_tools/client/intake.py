@@ -270,7 +270,6 @@ def _handle_among(parameters: Mapping[str, Any], names: Sequence[str]) -> str | 
 
 
 def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
-    """Return what exists instead of an unknown tool."""
     names = [spec.name for spec in snapshot.specs]
     more = f" and {len(names) - SHOWN_TOOLS} more" if len(names) > SHOWN_TOOLS else ""
     known: dict[str, Any] = {
@@ -288,11 +287,6 @@ def _checked_queue(queue: object) -> str:
 
 
 def _require(is_right: bool, name: str, value: object, wanted: str) -> None:
-    """Refuse a call with such a value.
-
-    Raises:
-        InvalidCallError: naming the value and what is wanted.
-    """
     if not is_right:
         raise InvalidCallError(f"{name} is {shown(repr(value))}; it must be {wanted}")
 
@@ -322,7 +316,6 @@ def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:
 
 
 def _asked(call: Call, spec: ToolSpec) -> dict[str, Any]:
-    """Return the retries that the call requests."""
     _check_attempts(call)
     attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
     return _repetition(call.retry or spec.retry, spec, attempts)

@@ -80,11 +80,7 @@ class Results:
             self.end(execution_id, future)
 
     def require_open(self, execution_id: str) -> None:
-        """Refuse to wait on a closed client.
-
-        Raises:
-            ConfigurationError: the client was closed.
-        """
+        """Raise ConfigurationError if the client was closed."""
         if self._is_closed:
             raise _closed(execution_id)
 

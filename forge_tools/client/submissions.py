@@ -164,7 +164,6 @@ class Submissions:
         self._settle(part, answers)
 
     def _settle(self, part: Sequence[NewExecution], answers: Sequence[Answer]) -> None:
-        """Publish what is stored, and give each call of the part its answer."""
         outcomes = list(zip(part, answers, strict=True))
         if refused := [row.id for row, answer in outcomes if answer is not None]:
             self.results.forget(refused)
@@ -228,16 +227,12 @@ class Submissions:
 
 
 def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError]:
-    """Return the error of each call when storing them broke off."""
+    said = clean_text(str(error))[:MAX_REASON_CHARS]
+    reason = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return [
         SubmitOutcomeUnknownError(
-            f"Storing execution {new.id} was interrupted ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
+            f"Storing execution {new.id} was interrupted ({reason}), so it may or may not be queued. Attach to the id to find out.",
             new.id,
         )
         for new in calls
     ]
-
-
-def _named(error: BaseException) -> str:
-    said = clean_text(str(error))
-    return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__

@@ -97,7 +97,16 @@ class Bridge:
         self._leave_parent_behind()
         with self._lock:
             if self._client is None or self._loop is None:
-                self._client, self._loop, self._thread = self._open()
+                client, loop = ExecutorClient(self._settings), asyncio.new_event_loop()
+                thread = threading.Thread(target=_serve, args=(loop,), name="forge-client", daemon=True)
+                thread.start()
+                try:
+                    asyncio.run_coroutine_threadsafe(client.open(), loop).result()
+                except BaseException:
+                    loop.call_soon_threadsafe(loop.stop)
+                    thread.join(THREAD_END)
+                    raise
+                self._client, self._loop, self._thread = client, loop, thread
             return self._client, self._loop
 
     def close(self) -> None:
@@ -113,18 +122,6 @@ class Bridge:
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(THREAD_END)
-
-    def _open(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop, threading.Thread]:
-        client, loop = ExecutorClient(self._settings), asyncio.new_event_loop()
-        thread = threading.Thread(target=_serve, args=(loop,), name="forge-client", daemon=True)
-        thread.start()
-        try:
-            asyncio.run_coroutine_threadsafe(client.open(), loop).result()
-        except BaseException:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(THREAD_END)
-            raise
-        return client, loop, thread
 
     def _leave_parent_behind(self) -> None:
         """After a fork, start afresh: the helper thread, and any holder of the lock, are in the parent."""

@@ -183,7 +183,6 @@ class BaseTool(ABC):
 
     @cached_property
     def _dependencies(self) -> Mapping[str, Depends]:
-        """What `_execute` is handed besides what callers give."""
         return dependencies_of(self._execute)
 
     @cached_property
@@ -245,7 +244,6 @@ class BaseTool(ABC):
     async def _guarded(
         self, body: Callable[..., Awaitable[Any]], context: ExecutionContext, parameters: dict[str, Any]
     ) -> ToolResult:
-        """Run `body` within its timeout and turn whatever it raises into a result."""
         seconds, _ = self.spec.timeout_for(context)
         if not seconds > 0:  # NaN included, with which the event loop would spin
             error = f"Invalid timeout: {seconds:g}s. Give a number of seconds above 0."

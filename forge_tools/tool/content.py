@@ -5,12 +5,11 @@ import io
 import json
 import mimetypes
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import PurePath
-from types import MappingProxyType
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -120,13 +119,9 @@ async def limit_output(result: ToolResult, context: ExecutionContext, seconds: f
     if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
         return result  # the tool has cut it itself; our marker would count the characters of the tool's marker
     kept = await keep_text(text, context, max(seconds, LEAST_OUTPUT_SECONDS))
-    shown, facts = shorten(text, context.max_output_size, kept)
+    limit, newlines = context.max_output_size, text.count("\n")
+    shown, facts = shortened(text, text, chars=len(text), newlines=newlines, limit=limit, kept=kept)
     return result.model_copy(update={"output": shown, "metadata": result.metadata | facts | kept})
-
-
-def shorten(text: str, limit: int, kept: Mapping[str, str] = MappingProxyType({})) -> tuple[str, dict[str, Any]]:
-    """Keep head and tail of `text` within `limit` characters, as `shortened` does; return it and what was cut."""
-    return shortened(text, text, chars=len(text), newlines=text.count("\n"), limit=limit, kept=kept)
 
 
 def _failure(result: ToolResult, problems: list[str]) -> dict[str, Any]:
@@ -255,7 +250,6 @@ class _Kept(PartReader):
 
 
 def _clean(name: str) -> str:
-    """Make a name safe for people, texts and folders."""
     path = PurePath("".join(char if char.isprintable() else "_" for char in PurePath(name).name))
     ending = path.suffix if len(path.suffix) <= MAX_ENDING_CHARS else ""
     stem = path.name.removesuffix(ending).encode()[: MAX_NAME_BYTES - len(ending.encode())]
@@ -263,7 +257,6 @@ def _clean(name: str) -> str:
 
 
 def _with_bytes(part: Media, context: ExecutionContext) -> Media:
-    """Return a part whose data are bytes or an open file."""
     if isinstance(part.data, str):
         part = replace(part, data=PurePath(part.data))
     if (draw := drawn(part.data)) is None:

@@ -44,7 +44,6 @@ def _begins_section(lines: list[str], number: int) -> bool:
 
 
 def _heading(lines: list[str], number: int) -> str | None:
-    """Return the section that begins on that line, in lower case."""
     line = lines[number].rstrip()
     if _GOOGLE_SECTION.fullmatch(line):
         return line[:-1].lower()
@@ -85,6 +84,5 @@ def _indent(line: str) -> int:
 
 
 def _paragraphs(lines: list[str]) -> str:
-    """Join the lines of each paragraph."""
     blocks = "\n".join(line.strip() for line in lines).split("\n\n")
     return "\n\n".join(" ".join(block.split("\n")).strip() for block in blocks if block.strip())

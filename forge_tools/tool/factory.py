@@ -93,15 +93,12 @@ class ToolFactory:
             if kind is not None:
                 arguments[name] = self._get(kind, wanted_by)
             elif one.default is one.empty:
-                raise ConfigurationError(self._missing(label, one))
+                provided = ", ".join(kind.__name__ for kind in self._providers) or "nothing"
+                raise ConfigurationError(
+                    f"{label} needs {one}, which is neither configured nor provided (provided: {provided}). "
+                    f"Pass {name}= where the tool is added, or call provide() with its type."
+                )
         return arguments
-
-    def _missing(self, label: str, parameter: inspect.Parameter) -> str:
-        provided = ", ".join(kind.__name__ for kind in self._providers) or "nothing"
-        return (
-            f"{label} needs {parameter}, which is neither configured nor provided (provided: {provided}). "
-            f"Pass {parameter.name}= where the tool is added, or call provide() with its type."
-        )
 
 
 def _parameters(call: Any, label: str) -> Mapping[str, inspect.Parameter]:

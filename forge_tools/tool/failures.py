@@ -158,7 +158,8 @@ def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) ->
     if isinstance(error, ForgeError):
         return ToolResult.fail(said + walls, error_code=error.code, error_details=details)
     text = _with_type(error, said) + _first_of(error, scrubber) + walls
-    shown = error if scrubber is None else _disguised(error, scrubber)
+    # The log gets no causes, which may quote more.
+    shown = error if scrubber is None else _look_alike(error, said).with_traceback(error.__traceback__)
     _logger.error("Unexpected error in %s", spec.name, exc_info=shown, extra={"tool": spec.name})
     if not any(_is_of_the_network(one) for one, _ in _chain(error)):
         text, code = f"Unexpected error: {text}", ErrorCode.EXECUTION_ERROR
@@ -212,13 +213,7 @@ def _family_in(trace: TracebackType | None) -> object:
     return next((frame.f_locals.get("family") for frame in making), None)
 
 
-def _disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
-    """Copy an exception for the log: its type's name, traceback and scrubbed text, without causes that may quote more."""
-    return _look_alike(error, text_of(error, scrubber)).with_traceback(error.__traceback__)
-
-
 def _look_alike(error: BaseException, text: str = "") -> BaseException:
-    """Return an exception of that name without code of its own."""
     look_alike: BaseException = type(type(error).__name__, (Exception,), {})(text)
     return look_alike
 
@@ -263,7 +258,6 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, How]]:
 
 
 def _facts(error: BaseException, how: How, scrubber: Scrubber | None, size: _Size) -> dict[str, Any]:
-    """Return the fields of a `Raised`."""
     kind, notes = type(error), getattr(error, "__notes__", None)
     frames, left_out = _frames(error.__traceback__, size.frames)
     module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."

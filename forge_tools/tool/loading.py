@@ -165,7 +165,6 @@ def _created(sources: Sequence[tuple[str, str]]) -> list[BaseTool]:
 
 
 def _resolve(reference: str, source: str) -> list[Any]:
-    """List the tools and tool classes that a reference means."""
     name, colon, attribute = reference.partition(":")
     if not name or (colon and not attribute) or (name.startswith(".") and not is_path(name)):
         raise ConfigurationError(

@@ -57,8 +57,6 @@ class _RecursiveTypeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Argument:
-    """One parameter of a function that callers fill."""
-
     parameter: ToolParameter
     adapter: TypeAdapter[Any]
     absent: Callable[[], Any]
@@ -98,7 +96,10 @@ class Signature:
                 self.dependencies[formal.name] = Depends(given[kinds[0]])
             else:
                 self._arguments[formal.name] = self._argument(formal, annotation)
-        self._require_known(sensitive)
+        for name in sensitive:
+            if name not in self._arguments:
+                hint = suggestion(name, self._arguments)
+                raise self._refusal(name, f"is declared sensitive, but does not exist{hint}")
 
     @property
     def parameters(self) -> tuple[ToolParameter, ...]:
@@ -230,13 +231,6 @@ class Signature:
                 problem = f"has a choice that no call can make: its JSON form, {choice!r}, is refused. {_WAY_OUT}"
                 raise self._refusal(parameter.name, problem) from error
 
-    def _require_known(self, names: Collection[str]) -> None:
-        for name in names:
-            if name not in self._arguments:
-                raise self._refusal(
-                    name, f"is declared sensitive, but does not exist{suggestion(name, self._arguments)}"
-                )
-
     def _refusal(self, name: str, problem: str) -> InvalidToolError:
         return InvalidToolError(self._function.__name__, f"parameter '{name}' of {self._label} {problem}")
 
@@ -244,9 +238,7 @@ class Signature:
 class _Schemas(GenerateJsonSchema):
     """Omits defaults that only Python knows."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.ignored_warning_kinds = {*self.ignored_warning_kinds, "non-serializable-default"}
+    ignored_warning_kinds = GenerateJsonSchema.ignored_warning_kinds | {"non-serializable-default"}
 
 
 def _jsonable(value: Any) -> Any:
@@ -267,7 +259,6 @@ def _note(field: FieldInfo) -> str:
 
 
 def _accepted(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """Convert a JSON value to the annotated type."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:

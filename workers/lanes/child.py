@@ -247,7 +247,6 @@ class Child:
         self._say("ended", **fields_of(outcome, "id", "attempt", "token", *VERDICTS), **facts)
 
     def _unfit(self, outcome: Outcome) -> str | None:
-        """Return why this process should run nothing more."""
         if fell_short(outcome) or self._fault is not None:
             return self._fault or outcome.error
         return self._first_state.changes() or shortage()
@@ -266,14 +265,12 @@ class Child:
         return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
 
     def _has_left_others(self) -> bool:
-        """Return whether a body left a process that was not there before it."""
         before, self._left = self._left, frozenset[int]()
         if _has_children():
             self._left = frozenset(process.pid for process in descendants(os.getpid()))
         return bool(self._left - before)
 
     def _say(self, kind: str, file: Descriptor | None = None, **fields: Any) -> None:
-        """Send the engine a frame about the body that runs here."""
         id_, attempt = self._claim
         self._line.send({"kind": kind, "id": id_, "attempt": attempt, **fields}, file)
 

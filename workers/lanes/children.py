@@ -374,7 +374,6 @@ class ChildrenLane:
                     await self._end_heavy()
 
     async def _end_heavy(self) -> None:
-        """End bodies that hold more than the limit, and replace idle children that kept more than their share of it."""
         watched = {pid: (child, child.body) for pid, child in self._children.items() if child.body or child.is_idle}
         limits = {pid: self._memory_limit // (1 if body else IDLE_SHARE) for pid, (_, body) in watched.items()}
         for pid in await asyncio.to_thread(heavy, limits):

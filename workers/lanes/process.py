@@ -272,7 +272,6 @@ def _share(pid: int) -> int:
 
 
 def _walled(one: _Waiting, idle: Sequence[PoolProcess]) -> PoolProcess | None:
-    """Return one that already has these walls."""
     return next((child for child in idle if not child.is_fresh and child.profile == one.profile), None)
 
 

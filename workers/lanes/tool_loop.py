@@ -243,7 +243,6 @@ class Watch:
         return Step(handle, context.get(OWNER) if context is not None else None, turn)
 
     def _read_waited(self) -> None:
-        """Read how long the thread has waited for a processor, if the kernel tells."""
         with suppress(OSError):  # it does not, or no descriptor is left: what it said last must do
             known = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text()
             self._waited = int(known.split()[1]) / 1e9

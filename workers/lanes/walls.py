@@ -118,7 +118,6 @@ class Tiers:
                 logger.warning(said, extra={"tools": ",".join(names), "given": str(self._given)})
 
     def _withholds(self, spec: ToolSpec) -> bool:
-        """Whether this worker does not claim its calls because of walls."""
         if self._lane == "async" and self._is_raised(spec) and not self.moves(spec):
             return True
         tier, whose = self.asked(spec)

@@ -46,7 +46,6 @@ class Notifications(Middleware):
             self._broker.notify(submitter, " ".join(its).encode())
 
     def _reply(self, claim: Claim, outcome: Outcome) -> bytes | None:
-        """Return the result, as stored and encrypted, if it is small and its client can read it."""
         if not self._with_results or claim.reply_key is None or outcome.size > LONGEST_REPLY:
             return None
         return encrypted_reply(claim.reply_key, outcome.id, result_text(outcome))

@@ -82,9 +82,18 @@ class Workspaces(Middleware):
         return [claim for claim in claims if claim.token not in away]
 
     async def _send_home(self, claim: Claim, name: str, ends: Ends) -> None:
+        """Move a claimed call to where its workspace is, or end it here if no live host has it."""
         is_settled = False
         try:
-            await self._settle(claim, name, ends)
+            result = await self._store.workspaces.send_home(claim, name, self._scope, within=self._lease)
+            if isinstance(result, Stranded):
+                ends.add(not_run(claim, result.why, ErrorCode.WORKSPACE_NOT_HERE, retryable=True))
+            else:
+                ends.forget(claim)
+                if result is not None:
+                    facts = {"workspace": name, "host": result.hostname, **claim.facts()}
+                    logger.info("A call belongs on another host; it is forwarded", extra=facts)
+                    self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)
             is_settled = True
         except ForgeError as error:
             logger.warning("A call cannot be forwarded to its host", extra={"error": str(error), **claim.facts()})
@@ -93,20 +102,6 @@ class Workspaces(Middleware):
                 ends.add(handed_back(claim))
             self._activity.sending -= 1
         self._activity.announce()
-
-    async def _settle(self, claim: Claim, name: str, ends: Ends) -> None:
-        """Move a claimed call to where its workspace is, or end it here if no live host has it."""
-        result = await self._store.workspaces.send_home(claim, name, self._scope, within=self._lease)
-        if isinstance(result, Stranded):
-            ends.add(not_run(claim, result.why, ErrorCode.WORKSPACE_NOT_HERE, retryable=True))
-            return
-        ends.forget(claim)
-        if result is not None:
-            logger.info(
-                "A call belongs on another host; it is forwarded",
-                extra={"workspace": name, "host": result.hostname, **claim.facts()},
-            )
-            self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)
 
     async def _announce(self) -> None:
         worker_id, hostname = self._scope.instance, self._scope.hostname

@@ -58,10 +58,16 @@ class ClockWatch:
 
         If not, nothing that came with it may be judged, nor anything by the clock for a while.
         """
-        is_steady = self._compare(there)
-        if not is_steady:
-            self._unsteady_at = self._asked
-        return is_steady
+        here = self._asked
+        is_prompt = self._clock() - here <= self._lease / 2
+        last, self._last = self._last, (here, there) if is_prompt else None
+        if last is not None and is_prompt and here - last[0] <= self._lease / 2:
+            moved = (there - last[1]) - (here - last[0])
+            if abs(moved) < self._lease:
+                return True
+            self._step += moved
+        self._unsteady_at = here
+        return False
 
     @property
     def is_calm(self) -> bool:
@@ -78,18 +84,6 @@ class ClockWatch:
                 extra={"seconds": round(moved, 1), "executions": rows},
             )
         self._step -= moved  # now: what failed is tried again
-
-    def _compare(self, there: float) -> bool:
-        here = self._asked
-        is_prompt = self._clock() - here <= self._lease / 2
-        last, self._last = self._last, (here, there) if is_prompt else None
-        if last is None or self._last is None or here - last[0] > self._lease / 2:
-            return False
-        moved = (there - last[1]) - (here - last[0])
-        if abs(moved) < self._lease:
-            return True
-        self._step += moved
-        return False
 
 
 class Recovery(Service):

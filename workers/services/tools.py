@@ -130,7 +130,6 @@ class HostedTools(Service):
             await self._store.catalogue.divert(self._demoted_keys)
 
     def _switch(self, disabled: Set[str], pinned: Set[tuple[str, str]]) -> None:
-        """Handle the names of all disabled tools, and (name, digest) of all pinned definitions."""
         pins = dict(pinned)
         others = {name for name, spec in self.specs.items() if pins.get(name, spec.digest) != spec.digest}
         withdrawn = frozenset(self.specs.keys() & disabled | others)

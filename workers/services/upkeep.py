@@ -164,7 +164,6 @@ class AuditChain(Service):
             logger.warning("No head of the audit chain was kept here before, or the file of them is lost", extra=facts)
 
     async def _in_file(self, work: Callable[..., T], *arguments: Head) -> T | None:
-        """Read or write heads; None if the file cannot be used."""
         try:
             return await asyncio.to_thread(work, *arguments)
         except ConfigurationError as error:

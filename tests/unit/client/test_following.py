@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import handle as following
-from forge_tools.client.handle import follow
+from forge_tools.client.handle import Handle
 from forge_tools.errors import DatabaseUnavailableError, ExecutionNotFoundError
 from forge_tools.model import Ended, ExecutionStatus, Note, Output, StateChange, ToolResult
 from forge_tools.model.history import CallEvent, Event, EventBatch, Position
@@ -65,7 +65,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def heard(executions: Executions, after: str | None = None) -> list[CallEvent]:
     async with asyncio.timeout(30):
-        return [event async for event in follow(executions, "id", after)]
+        return [event async for event in Handle("id", executions).events(after)]
 
 
 def words(events: Iterable[CallEvent]) -> list[str]:
@@ -150,7 +150,7 @@ async def test_what_is_not_there_is_told() -> None:
 
 async def test_who_leaves_early_leaves_nothing_behind() -> None:
     before = asyncio.all_tasks()
-    events = follow(Executions(batch(state("running", 1))), "id", None)
+    events = Handle("id", Executions(batch(state("running", 1)))).events()
     await anext(events)
     await events.aclose()
 

@@ -11,14 +11,18 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.model.artifacts import Artifact
 from forge_tools.sandbox.artifacts import FolderArtifacts
+from forge_tools.sandbox.processes.output import shortened
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.tool.content import shorten
 from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 
 HANDLE = f"artifact://{'0123456789abcdef' * 2}"
 LIMITS = [*range(70), 100, 139, 140, 141, 180, 200, 1000, 5000]
+
+
+def shorten(text: str, limit: int, kept: dict[str, str] | None = None) -> tuple[str, dict[str, Any]]:
+    return shortened(text, text, chars=len(text), newlines=text.count("\n"), limit=limit, kept=kept or {})
 
 
 class Say(BaseTool):
