@@ -103,7 +103,7 @@ class Intake:
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
     def _planned(self, spec: ToolSpec) -> _Plan:
-        queue = self._settings.queue_for(spec.name, spec.category.value)
+        queue, call = self._settings.queue_for(spec.name, spec.category.value), Call(spec.name)
         return _Plan(
             spec,
             Validator.for_spec(spec),
@@ -113,8 +113,8 @@ class Intake:
             partial(
                 NewExecution,
                 **self._identity(spec),
-                **_repetition(spec.retry, spec, spec.attempts),
-                **self._timing(Call(spec.name), spec, queue),
+                **_repetition(call, spec),
+                **self._timing(call, spec, queue),
             ),
         )
 
@@ -151,7 +151,7 @@ class Intake:
         if queue != plan.queue or _asks_for_a_time(call, context):
             asked |= self._timing(call, plan.spec, queue)
         if call.retry is not None or call.max_attempts is not None:
-            asked |= _asked(call, plan.spec)
+            asked |= _repetition(call, plan.spec)
         return plan.execution(
             id=id_,
             agent_id=context.agent_id,
@@ -315,14 +315,11 @@ def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:
     return not is_due_now or call.expires_in is not None or "timeout" in context.model_fields_set
 
 
-def _asked(call: Call, spec: ToolSpec) -> dict[str, Any]:
+def _repetition(call: Call, spec: ToolSpec) -> dict[str, Any]:
+    """Return how often a body may start and, under `options`, what a worker needs to decide on the next start."""
     _check_attempts(call)
     attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
-    return _repetition(call.retry or spec.retry, spec, attempts)
-
-
-def _repetition(retry: RetryPolicy | None, spec: ToolSpec, attempts: int) -> dict[str, Any]:
-    """Return how often a body may start and, under `options`, what a worker needs to decide on the next start."""
+    retry = call.retry or spec.retry
     options: dict[str, Any] = {} if retry is None else {"retry": asdict(retry)}
     if spec.capabilities.retryable and not spec.capabilities.idempotent:
         options["retryable"] = True

@@ -174,7 +174,10 @@ def repeated(
             f"History does not keep secrets, and the metadata of execution {record.id} had some: pass its context "
             "again, as `context=` of `client.calls.replay`."
         )
-    return replace(Call(record.tool, values, _context(record, dry_run), queue=_queue(record)), **changes)
+    # Unless it named its queue, configuration or the host of its workspace decides anew.
+    is_named = record.queue != DEFAULT_QUEUE and not record.queue.startswith(HOST_PREFIX)
+    queue = record.queue if is_named else None
+    return replace(Call(record.tool, values, _context(record, dry_run), queue=queue), **changes)
 
 
 def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None) -> Rejected:
@@ -281,9 +284,3 @@ def _context(record: ExecutionRecord, dry_run: bool | None) -> ExecutionContext:
     if dry_run is not None:
         known["dry_run"] = dry_run
     return ExecutionContext.model_validate({"working_dir": ".", **known})
-
-
-def _queue(record: ExecutionRecord) -> str | None:
-    """Return the queue it had, unless configuration or the host of its workspace decides."""
-    is_decided_anew = record.queue == DEFAULT_QUEUE or record.queue.startswith(HOST_PREFIX)
-    return None if is_decided_anew else record.queue

@@ -300,7 +300,8 @@ def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
     Frames of the standard library before these are left out: its threads and loops carry bodies. The package of the
     first frame is the author's, even where it was installed; where there is none, the last frames are kept.
     """
-    found = [(frame, line, module) for frame, line in walk_tb(trace) if not _is_ours(module := _module(frame))]
+    named = ((frame, line, str(frame.f_globals.get("__name__", ""))) for frame, line in walk_tb(trace))
+    found = [(frame, line, module) for frame, line, module in named if not _is_ours(module)]
     begin = next((at for at, (frame, *_) in enumerate(found) if not _is_stdlib(frame.f_code.co_filename)), None)
     root = "" if begin is None else _root(found[begin][2])
     places = [
@@ -312,10 +313,6 @@ def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
     ]
     kept = places if len(places) <= most else [*places[: most // 3], *places[most // 3 - most :]]
     return kept, sum(1 + place.repeated for place in places) - sum(1 + place.repeated for place in kept)
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_ours(module: str) -> bool:

@@ -148,10 +148,12 @@ class ScopedRegistry:
             holder = self.get(name)
             if holder is None or (replace and holder.spec.name == spec.name):
                 continue
+            definition = getattr(holder, "__wrapped__", type(holder))
+            origin = f"{definition.__module__}.{definition.__qualname__}"
             taken = "Tool" if name == holder.spec.name == spec.name else f"Tool name '{name}' of {holder.spec.name}"
             raise DuplicateToolError(
                 spec.name,
-                f"{taken} already registered, by {_origin(holder)}. Rename it, or deregister the other first.",
+                f"{taken} already registered, by {origin}. Rename it, or deregister the other first.",
             )
 
     def _add(self, tool: BaseTool) -> None:
@@ -162,11 +164,6 @@ class ScopedRegistry:
         self._tools[name] = tool
         self._aliases.update(dict.fromkeys(tool.spec.aliases, name))
         _logger.debug("Registered tool: %s", name, extra={"tool": name})
-
-
-def _origin(tool: BaseTool) -> str:
-    definition = getattr(tool, "__wrapped__", type(tool))
-    return f"{definition.__module__}.{definition.__qualname__}"
 
 
 class ToolRegistry(ScopedRegistry):

@@ -61,7 +61,12 @@ class Reports(Middleware):
 
     async def storing(self, outcomes: Sequence[Outcome]) -> None:
         """Write the remaining reports of those attempts, which report nothing more."""
-        left = [row for outcome in outcomes for row in self._left_by(outcome)]
+        left: list[NewReport] = []
+        for outcome in outcomes:
+            if (begun := self._begun.pop(outcome.token, None)) is not None:
+                claim, buffer = begun
+                self._waiting.pop(outcome.token, None)
+                left += _rows(claim, buffer.close())
         if not (left or self._unwritten or any(outcome.token in self._under_way for outcome in outcomes)):
             return
         try:
@@ -95,15 +100,6 @@ class Reports(Middleware):
             if buffer.is_waiting:
                 self._waiting[token] = None
         return rows
-
-    def _left_by(self, outcome: Outcome) -> list[NewReport]:
-        begun = self._begun.pop(outcome.token, None)
-        if begun is None:
-            return []
-        self._waiting.pop(outcome.token, None)
-        claim, buffer = begun
-        told = buffer.close()
-        return _rows(claim, told) if told else []
 
     async def _write(self, rows: Sequence[NewReport]) -> None:
         """Write, and keep for the next time what an unreachable database could not take."""

@@ -19,34 +19,29 @@ _POLICY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
 
 
 class Retries(Middleware):
-    """Sends a failed call back to its queue for another attempt."""
+    """Sends a failed call back to its queue if the policy, the tool and the attempts left allow it.
+
+    A failed result is an answer. Without a policy it is retried only if it is marked as `retryable`, or if its process
+    lacked descriptors, memory or threads, which is no answer.
+    """
 
     def ended(self, claim: Claim, outcome: Outcome) -> Outcome:
         is_failure = outcome.status in {ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT}
         if not is_failure or outcome.retry_in is not None or claim.attempt >= claim.max_attempts:
             return outcome
-        return _with_retry(claim, outcome)
-
-
-def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
-    """Return the outcome to record: back in its queue if the policy, the tool and the attempts left allow it.
-
-    A failed result is an answer. Without a policy it is retried only if it is marked as `retryable`, or if its process
-    lacked descriptors, memory or threads, which is no answer.
-    """
-    options, metadata = json.loads(claim.options), json.loads(outcome.metadata)
-    says = metadata.get("retryable")
-    may_pass = says is True or (claim.idempotent and fell_short(outcome))
-    policy = _policy(options) or (UNASKED if may_pass else None)
-    if policy is None:
-        return outcome
-    can = Capabilities(idempotent=claim.idempotent, retryable=options.get("retryable") is True)
-    if may_be_retried(outcome.error_code, says, can):
-        return replace(outcome, retry_in=policy.delay_after(claim.attempt))
-    if can.idempotent:
-        return outcome
-    why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
-    return replace(outcome, metadata=json.dumps(metadata | {"not_retried": why}))
+        options, metadata = json.loads(claim.options), json.loads(outcome.metadata)
+        says = metadata.get("retryable")
+        may_pass = says is True or (claim.idempotent and fell_short(outcome))
+        policy = _policy(options) or (UNASKED if may_pass else None)
+        if policy is None:
+            return outcome
+        can = Capabilities(idempotent=claim.idempotent, retryable=options.get("retryable") is True)
+        if may_be_retried(outcome.error_code, says, can):
+            return replace(outcome, retry_in=policy.delay_after(claim.attempt))
+        if can.idempotent:
+            return outcome
+        why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
+        return replace(outcome, metadata=json.dumps(metadata | {"not_retried": why}))
 
 
 def _policy(options: dict[str, Any]) -> RetryPolicy | None:

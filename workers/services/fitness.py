@@ -77,8 +77,11 @@ class Fitness(Middleware, Service):
             await self._say()
         if (self.lacks is None) != (before is None):
             self._activity.announce()
-        if self.lacks is not None and (lasting or time.monotonic() - self._well_at > PATIENCE):
-            self._leave(self.lacks)
+        is_to_last = lasting or time.monotonic() - self._well_at > PATIENCE
+        if self.lacks is not None and is_to_last and not self.is_left:
+            self.is_left = True
+            logger.critical("This worker ends, so that its supervisor starts a new one", extra={"why": self.lacks})
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _lasting(self) -> str | None:
         if self._run >= LONGEST_RUN:
@@ -92,12 +95,6 @@ class Fitness(Middleware, Service):
             self._said = self.lacks
         except ForgeError as error:
             logger.warning(self.failure, extra={"error": str(error)})
-
-    def _leave(self, why: str) -> None:
-        if not self.is_left:
-            self.is_left = True
-            logger.critical("This worker ends, so that its supervisor starts a new one", extra={"why": why})
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _thread_shortage() -> str | None:

@@ -106,7 +106,11 @@ class AuditChain(Service):
         self._answer = None
 
     async def step(self) -> None:
-        if not self._is_for_later() and await self._is_behind():
+        if self._is_for_later():
+            return
+        self._reach = self._reach or await self._store.audit.reach()
+        self._answer = asyncio.get_running_loop().create_future()
+        if await self._answer:
             await self.append()
 
     async def append(self) -> int:
@@ -125,11 +129,6 @@ class AuditChain(Service):
                 if self._is_for_later() or not await self._may_append():
                     break
         return count
-
-    async def _is_behind(self) -> bool:
-        self._reach = self._reach or await self._store.audit.reach()
-        self._answer = asyncio.get_running_loop().create_future()
-        return await self._answer
 
     def _is_for_later(self) -> bool:
         now = time.monotonic()
