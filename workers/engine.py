@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -148,18 +148,14 @@ class Engine:
             artifact_dir=folder_of(settings),
         )
         store = await self._repeated(connect)
-        try:
+        async with AsyncExitStack() as on_failure:
+            on_failure.push_async_callback(store.close)
             store.load()
             self.worker = Worker(self._setup, store, self)
-            try:
-                await self.worker.lane.start(self.worker)
-                await self._repeated(self.worker.start)
-            except BaseException:
-                await self.worker.lane.stop()
-                raise
-        except BaseException:
-            await store.close()
-            raise
+            on_failure.push_async_callback(self.worker.lane.stop)
+            await self.worker.lane.start(self.worker)
+            await self._repeated(self.worker.start)
+            on_failure.pop_all()
 
     async def _repeated(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Repeat a step of the start while the database does not answer, for `DATABASE_SECONDS` in all."""

@@ -9,12 +9,7 @@ from typing import Any, TypeVar
 
 from forge_tools.artifacts.parts import unpack
 from forge_tools.artifacts.reader import whole
-from forge_tools.errors import (
-    DatabaseUnavailableError,
-    ErrorCode,
-    SandboxError,
-    StorageError,
-)
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode, SandboxError, StorageError
 from forge_tools.model.artifacts import TEXT, Artifact, artifact_id
 from forge_tools.model.calls import ExecutionContext
 from forge_tools.model.documents import Document, DocumentScope, DocumentWriter, Revise

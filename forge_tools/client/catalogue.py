@@ -59,10 +59,7 @@ class Snapshot:
         current = [] if changed.current is None else [changed.current]
         enabled, disabled = (
             [spec for spec in specs if spec.name != changed.tool_name] + (current if is_its else [])
-            for specs, is_its in (
-                (self.specs, changed.is_enabled),
-                (self._found.disabled, not changed.is_enabled),
-            )
+            for specs, is_its in ((self.specs, changed.is_enabled), (self._found.disabled, not changed.is_enabled))
         )
         snapshot = type(self)(self._found._replace(enabled=enabled, disabled=disabled))
         snapshot.sessions = self.sessions

@@ -110,12 +110,7 @@ class Intake:
             queue,
             tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
             SecretDetector.of(spec, self._patterns),
-            partial(
-                NewExecution,
-                **self._identity(spec),
-                **_repetition(call, spec),
-                **self._timing(call, spec, queue),
-            ),
+            partial(NewExecution, **self._identity(spec), **_repetition(call, spec), **self._timing(call, spec, queue)),
         )
 
     def _identity(self, spec: ToolSpec) -> dict[str, Any]:

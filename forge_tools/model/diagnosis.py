@@ -8,12 +8,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-_LED = {
-    "": "and:",
-    "cause": "caused by:",
-    "context": "while this was handled:",
-    "member": "one of the group:",
-}
+_LED = {"": "and:", "cause": "caused by:", "context": "while this was handled:", "member": "one of the group:"}
 
 MOMENT = "%Y-%m-%d %H:%M:%S UTC"
 

@@ -10,18 +10,7 @@ from contextvars import copy_context
 from dataclasses import is_dataclass
 from traceback import walk_stack
 from types import TracebackType
-from typing import (
-    Any,
-    Generic,
-    ParamSpec,
-    Protocol,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    cast,
-    get_type_hints,
-    overload,
-)
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, get_type_hints, overload
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError

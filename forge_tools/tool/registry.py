@@ -152,8 +152,7 @@ class ScopedRegistry:
             origin = f"{definition.__module__}.{definition.__qualname__}"
             taken = "Tool" if name == holder.spec.name == spec.name else f"Tool name '{name}' of {holder.spec.name}"
             raise DuplicateToolError(
-                spec.name,
-                f"{taken} already registered, by {origin}. Rename it, or deregister the other first.",
+                spec.name, f"{taken} already registered, by {origin}. Rename it, or deregister the other first."
             )
 
     def _add(self, tool: BaseTool) -> None:

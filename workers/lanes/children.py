@@ -52,13 +52,7 @@ class ChildrenLane:
     """
 
     def __init__(
-        self,
-        *,
-        hostname: str,
-        time_limits: TimeLimits,
-        max_output_bytes: int,
-        walls: Walls,
-        memory_limit: int = 0,
+        self, *, hostname: str, time_limits: TimeLimits, max_output_bytes: int, walls: Walls, memory_limit: int = 0
     ) -> None:
         self._hostname = hostname
         self._time_limits, self._grace = time_limits, time_limits.grace

@@ -70,12 +70,7 @@ class LoopLane:
     """Runs bodies on a separate loop, so that a stuck tool never stops the engine."""
 
     def __init__(
-        self,
-        executor: ToolExecutor,
-        *,
-        concurrency: int,
-        time_limits: TimeLimits,
-        max_output_bytes: int,
+        self, executor: ToolExecutor, *, concurrency: int, time_limits: TimeLimits, max_output_bytes: int
     ) -> None:
         self._executor = executor
         self._concurrency = concurrency

@@ -249,11 +249,7 @@ class Walls:
         with suppress(OSError):  # a home that is read-only; calls get slower
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         write = [*profile.write, str(cache)]
-        return {
-            "profile": [profile.read, write, profile.network],
-            "scratch": str(scratch),
-            "cache": str(cache),
-        }
+        return {"profile": [profile.read, write, profile.network], "scratch": str(scratch), "cache": str(cache)}
 
     def remove(self, pid: int) -> None:
         """Remove what that child, which is gone, had for itself."""

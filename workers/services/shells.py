@@ -42,13 +42,7 @@ class ShellWatch(Service):
     failure = "Shells cannot be recorded"
     starts_at_once = True
 
-    def __init__(
-        self,
-        shells: Shells,
-        settings: Settings,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, shells: Shells, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(settings.shell_interval)
         self._shells = shells
         self._folder = settings.shells_folder
