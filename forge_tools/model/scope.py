@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
+from types import NoneType
 from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError
@@ -33,11 +34,7 @@ class Reporter(ABC):
         """Send part of a stream; a log takes whole messages, with their level as in `logging`."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    return None
+        return NoneType, ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +172,7 @@ class CallScope:
         return {name: value for name, value in known.items() if value is not None}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _nothing, ()
+        return NoneType, ()
 
 
 SCOPE: ContextVar[CallScope | None] = ContextVar("forge_tools_call", default=None)

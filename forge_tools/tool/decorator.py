@@ -164,12 +164,13 @@ class FunctionTool(BaseTool, Generic[P, R]):
         call = functools.partial(self._function, *args, **kwargs)
         if self._is_async:
             return self._result(await call())
-        outcome = await in_thread(lambda: self._unless_awaitable(call()))
-        return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
 
-    def _unless_awaitable(self, output: Any) -> Any:
-        """Convert the result of a `def` on its thread, since reading an iterator to its end may block too."""
-        return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
+        def run() -> Any:  # on its thread up to the result, since reading an iterator to its end may block too
+            output = call()
+            return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
+
+        outcome = await in_thread(run)
+        return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
 
     def _result(self, output: Any) -> ToolResult:
         if isinstance(output, ToolResult):
