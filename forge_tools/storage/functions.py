@@ -33,7 +33,7 @@ async def database_now(connection: AsyncConnection, seconds: float = 0.0) -> dat
 class seconds_between(FunctionElement[float]):
     """Seconds from the first moment to the second."""
 
-    type = Real()
+    type = Real
     inherit_cache = True
 
 
@@ -48,13 +48,6 @@ class hour_of(FunctionElement[str]):
     """The hour that contains a moment, in UTC, such as `2026-05-01T12:00Z`."""
 
     type = Text()
-    inherit_cache = True
-
-
-class seen_last(FunctionElement[bool]):
-    """A condition that the planner must not start from, such as one on events' executions: far more rows match."""
-
-    type = Boolean()
     inherit_cache = True
 
 
@@ -107,7 +100,6 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         "postgresql": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:00"Z"')""",
         "sqlite": "replace(substr({0}, 1, 13), ' ', 'T') || ':00Z'",
     },
-    seen_last: dict.fromkeys(("postgresql", "sqlite"), "CASE WHEN {0} THEN true ELSE false END"),
     _AnyOf: {"postgresql": "{0} = ANY ({1})", "sqlite": "{0} IN (SELECT value FROM json_each({1}))"},
     _Stored: dict.fromkeys(("postgresql", "sqlite"), "{0}"),
 }

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sqlalchemy import (
     ARRAY,
     JSON,
+    REAL,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -118,29 +119,20 @@ def check_name(table: str, column: str) -> str:
     return f"{table}_{column}_check"
 
 
+# STRICT tables have no BOOLEAN, no BIGINT and no FLOAT.
+
+
 class _Flag(Boolean):
     pass
 
 
-class _Large(BigInteger):
-    pass
-
-
-class Real(Float[float]):
-    """A finite number."""
-
-
 @compiles(_Flag, "sqlite")
-@compiles(_Large, "sqlite")
 def _as_integer(*_: object, **__: object) -> str:
-    return "INTEGER"  # STRICT tables have no BOOLEAN and no BIGINT
+    return "INTEGER"
 
 
-@compiles(Real, "sqlite")
-def _as_real(*_: object, **__: object) -> str:
-    return "REAL"
-
-
+Large = BigInteger().with_variant(Integer(), "sqlite")
+Real = Float().with_variant(REAL(), "sqlite")
 Identifier = Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 
 
@@ -195,8 +187,8 @@ _TYPES: dict[str, TypeEngine[Any]] = {
     "bytes": LargeBinary(),
     "flag": _Flag(),
     "integer": Integer(),
-    "large": _Large(),
-    "real": Real(),
+    "large": Large,
+    "real": Real,
     "identifier": Identifier,
     "moment": Moment,
     "json": JsonText,
