@@ -26,11 +26,9 @@ class TimeLimits:
     lease: float
 
     def force(self, timeout: float) -> float:
-        """Return when the engine ends it by force."""
         return timeout + self.grace
 
     def limits(self, timeout: float) -> CeleryLimits:
-        """Return Celery's limits."""
         soft = self.force(timeout) + self.grace
         return CeleryLimits(math.ceil(soft), math.ceil(soft + self.lease))
 

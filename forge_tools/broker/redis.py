@@ -160,7 +160,6 @@ class RedisBroker(asyncio.Protocol):
             writer.transport.write(_command(b"SUBSCRIBE", self._channel))  # answered by a push, not by a reply
 
     def _check(self) -> None:
-        """Ping a server that has been silent for long, and drop one that does not answer."""
         if self._writer is None:
             return
         loop = asyncio.get_running_loop()
@@ -210,7 +209,6 @@ class RedisBroker(asyncio.Protocol):
         self._give_up(str(exc or "it closed the connection"))
 
     def _give_up(self, why: str) -> None:
-        """Drop the connection, which is gone or no longer usable."""
         if self._writer is None:
             return
         was_lost = self._unanswered > 0

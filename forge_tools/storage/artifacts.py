@@ -189,7 +189,6 @@ class StoredArtifacts:
             return await self._send(new, keeping, draft)
 
     async def _send(self, new: Artifact, keeping: Keeping, draft: Draft) -> Artifact | None:
-        """Add all parts and finish."""
         for number in range(count_parts(new.size) if self._files is None else 0):
             if not await self.add(new.id, await asyncio.to_thread(draft.part, number)):
                 return None
@@ -212,7 +211,6 @@ class StoredArtifacts:
         return list(await self._database.scalars(query))
 
     async def of_execution(self, execution_id: str) -> list[Artifact]:
-        """List what an execution kept."""
         return await self._list(owner.execution_id == clean(execution_id))
 
     async def part(self, artifact: Artifact, number: int) -> bytes | None:
@@ -375,7 +373,6 @@ class StoredArtifacts:
         return record_of(Artifact, row, execution_id=new.execution_id, session_id=new.session_id)
 
     async def _evicting(self, artifact: Artifact | None, keeping: Keeping) -> Artifact | None:
-        """If the session holds too much, disown what it has kept longest."""
         if artifact is None:
             return None
         key = session_key(artifact.session_id)
@@ -404,7 +401,6 @@ async def disown(ids: Sequence[str], whose: ColumnElement[bool], connection: Asy
 
 
 def _state(fd: int) -> tuple[int, int]:
-    """Return how many bytes a file has, and when it was written last."""
     facts = os.fstat(fd)
     return facts.st_size, facts.st_mtime_ns
 

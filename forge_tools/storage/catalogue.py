@@ -233,7 +233,6 @@ async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) ->
 
 
 def _pin_defaults(names: Sequence[str]) -> Update:
-    """Pin those of the named tools that are not pinned to their default definition."""
     pinned = select(tools.c.name).where(tools.c.pinned_at.is_not(None))
     wanted = tools.c.is_default & tools.c.name.in_(names) & tools.c.name.not_in(pinned)
     return update(tools).where(wanted).values(pinned_at=from_now(0.0))
@@ -336,8 +335,6 @@ class EncryptionKeys:
         await self._database.execute(retired.values(retired_at=from_now(0.0)))
 
     async def forget(self, id: str) -> None:
-        """Delete a key that is retired and that nothing under way needs."""
-
         async def work(connection: AsyncConnection) -> None:
             in_use = select(known_keys.id).where(known_keys.id == id, known_keys.retired_at.is_(None))
             if await connection.scalar(in_use) is not None:

@@ -24,7 +24,6 @@ class Kind(NamedTuple):
 
 
 def choice(choices: Iterable[str]) -> Kind:
-    """Return the kind of a column that holds one of a few texts."""
     # On SQLite, IN would build a table of its list on each evaluation.
     rule = " OR ".join(f"{{0}} = '{one}'" for one in choices)
     return _alike("text", rule)

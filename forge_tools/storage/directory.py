@@ -30,8 +30,6 @@ Read = Callable[..., Awaitable[Sequence[Sequence[Any]]]]
 
 
 class PublicKey(NamedTuple):
-    """The public half of a key that clients encrypt with."""
-
     id: str
     public: bytes
 
@@ -174,7 +172,6 @@ class Directories:
         )
 
     async def workspace_of(self, session_id: str) -> str | None:
-        """Return the workspace that a session was bound to, if any."""
         rows = await self._read("workspace_of_session", session_id=clean(session_id))
         return rows[0][0] if rows else None
 

@@ -48,7 +48,6 @@ is_replaced: ColumnElement[bool] = exists().where(
     newer.c.path == kept.path,
     newer.c.version > kept.version,
 )
-"""Whether there is a newer version of the document."""
 
 # Statements are made once: SQLAlchemy takes longer to make one than SQLite to run it.
 OF_SCOPE = and_(kept.scope == bindparam("in_scope"), kept.owner_key == bindparam("in_key"))
@@ -91,7 +90,6 @@ class Documents:
         return sorted([record_of(Document, row) for row in rows], key=lambda found: found.path)
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
-        """Read one; None if there is none."""
         rows = await self._database.rows(ONE, {**_of(scope), "at": clean(path)})
         return record_of(Document, rows[0]) if rows else None
 

@@ -104,7 +104,6 @@ _UNASKED = {"asks_due": False, "banned": (), "asks_unchained": False, "chained_e
 
 
 def scope_values(scope: Scope) -> dict[str, Any]:
-    """Return the asker as parameters."""
     return {
         "instance": scope.instance,
         "hostname": scope.hostname,
@@ -116,7 +115,6 @@ def scope_values(scope: Scope) -> dict[str, Any]:
 
 
 def heartbeat_values(heartbeat: Heartbeat) -> dict[str, Any]:
-    """Return a heartbeat as parameters."""
     values = scope_values(heartbeat.scope) | _UNASKED
     for question in heartbeat.questions:
         values |= question.parameters

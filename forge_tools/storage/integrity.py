@@ -63,7 +63,6 @@ async def violations(database: Database) -> list[str]:
 
 
 async def _broken(connection: AsyncConnection, table: Table, checks: dict[str, str]) -> Iterable[tuple[str, int]]:
-    """Return how many rows break each of these checks."""
     if not checks:
         return []
     counts = (f"sum(CASE WHEN {rule} THEN 0 ELSE 1 END)" for rule in checks.values())
@@ -80,7 +79,6 @@ def _is_text(table: Table) -> str:
 
 @asynccontextmanager
 async def _limited(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Interrupt what takes too long."""
     end = time.monotonic() + LIMIT_SECONDS
     driver: Any = (await connection.get_raw_connection()).driver_connection
     is_file = connection.dialect.name == "sqlite"

@@ -78,12 +78,10 @@ def current(url: str) -> str | None:
 
 
 def head() -> str:
-    """Return the newest revision that this code knows."""
     return _known()[0]
 
 
 def configuration() -> Config:
-    """Return what Alembic must know to find the revisions of this code."""
     config = Config()
     config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     return config

@@ -20,7 +20,6 @@ from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_events, execution_reports
 
 MOST_READ = 256
-"""How many rows one read returns."""
 
 FOLLOWED = 50
 """How many executions one read covers; everybody who follows one through this Store shares it."""
@@ -63,7 +62,6 @@ class Reports:
         return {row.execution_id: _progress(row, "") for row in rows}
 
     async def close(self) -> None:
-        """Wait for the reads that are under way."""
         await self._polls.close()
 
     async def _add(self, connection: AsyncConnection, reports: Sequence[NewReport]) -> None:
@@ -125,7 +123,6 @@ def _state(row: Any) -> StateChange:
 
 
 async def _behind(connection: AsyncConnection, positions: Iterable[Position]) -> Sequence[Row[Any]]:
-    """Read the reports after those positions, those of each attempt in order."""
     query = (
         select(execution_reports)
         .where(or_(*map(_is_behind, positions)))

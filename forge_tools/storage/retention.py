@@ -102,7 +102,6 @@ class Retention:
         self._database = database
 
     async def count(self, what: Pruning) -> int:
-        """Count what matches."""
         async with self._database.reading(is_long=True) as connection:
             return await connection.scalar(select(func.count()).select_from(_matching(what).subquery())) or 0
 

@@ -41,7 +41,6 @@ OUTCOME = _shared(execution_attempts, Outcome, but={"attempt", "token"})
 """The columns that an attempt leaves."""
 
 RESULT = ("attempt", *OUTCOME)
-"""The columns read for a result."""
 
 Record = tuple[NewExecution, Outcome]
 """An execution that is over when it is inserted, and how it ended."""

@@ -31,7 +31,6 @@ class Shells:
         self._database = database
 
     async def record(self, shell: ShellRecord) -> None:
-        """Write what its host has seen of a shell."""
         await self.record_many([shell])
 
     async def record_many(self, seen: Sequence[ShellRecord]) -> None:
@@ -65,7 +64,6 @@ class Shells:
         return sorted(found, key=lambda shell: (shell.started_at, shell.id))
 
     async def running_of(self, hostname: str) -> list[ShellRecord]:
-        """List the shells that are reported as running on a host."""
         return await self._read(select(shells).where(RUNNING, kept.hostname == hostname))
 
     async def mark_lost(self, ids: Collection[str]) -> list[str]:

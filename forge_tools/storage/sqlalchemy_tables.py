@@ -40,7 +40,6 @@ from forge_tools.schema import decode_json
 from forge_tools.storage import columns, tables
 
 metadata = MetaData()
-"""The metadata of all tables."""
 
 _CREATING = Lock()  # migrations run on their own threads
 
@@ -110,7 +109,6 @@ def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
 
 
 def domain_name(table: str, column: str) -> str:
-    """Return the name of the domain that has a column's rule on PostgreSQL."""
     return f"{table}_{column}"
 
 

@@ -37,7 +37,6 @@ class Numbered(NamedTuple):
 
 @cache
 def sqlite_statement(name: str) -> str:
-    """Return a statement with the named parameters of SQLite."""
     return _filled(_blocks("sqlite")[name], "sqlite")
 
 
@@ -58,7 +57,6 @@ def settings(dialect: str, name: str) -> list[str]:
 
 @cache
 def _blocks(dialect: str) -> Mapping[str, str]:
-    """Return the blocks as they are in the file."""
     _, *named = _BLOCK.split((FOLDER / f"{dialect}_statements.sql").read_text())
     return dict(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
 

@@ -59,14 +59,12 @@ class Batch:
         return hashlib.sha256(f"forge-tools audit {FORMAT} batch\n{as_json(said)}".encode()).hexdigest()
 
     def signed(self, signer: Signer | None) -> "Batch":
-        """This batch with its hash, and signed if there is a key."""
         named = replace(self, key_id=signer.key_id if signer else None)
         hashed = replace(named, hash=named.computed_hash())
         return replace(hashed, signature=signer.sign(hashed.message) if signer else None)
 
     @property
     def message(self) -> bytes:
-        """What is signed."""
         return f"forge-tools audit {FORMAT} head {self.hash}\n".encode()
 
     @property

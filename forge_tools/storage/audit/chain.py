@@ -122,7 +122,6 @@ class AuditChain:
                 behind, looked_back_at = None, time.monotonic()
 
     async def holds(self, head: KeptHead) -> bool:
-        """Whether that batch is still in the chain."""
         sequence, hash_ = head
         query = select(audit_batches.c.hash).where(audit_batches.c.sequence == sequence)
         return bool(await self._database.scalar(query) == hash_)

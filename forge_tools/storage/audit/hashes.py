@@ -71,7 +71,6 @@ class RowForm:
 
 
 def moment_form(value: Any) -> Any:
-    """A time in the canonical form."""
     moment = moment_of(value)
     return _strange(value) if moment is None else (moment - EPOCH) // _MICROSECOND
 
@@ -154,13 +153,11 @@ async def hashes_of_executions(connection: AsyncConnection, ids: Sequence[str]) 
 
 
 async def hashes_of_events(connection: AsyncConnection, ids: Sequence[int]) -> dict[int, bytes]:
-    """The hash of each of those events that exists."""
     found = await _digests(connection, EVENT, execution_events.c.id, ids)
     return {id_: join_digests([digest for _, digest in rows]) for id_, rows in found.items()}
 
 
 async def hashes_of_definitions(connection: AsyncConnection, since: datetime = EVER) -> dict[Definition, bytes]:
-    """The hash of each definition of a tool first seen since then."""
     query = select(*DEFINITION.columns(), *tools.primary_key.columns)
     if since > EVER:
         query = query.where(tools.c.first_seen_at >= since)

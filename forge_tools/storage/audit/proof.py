@@ -77,7 +77,6 @@ class Trust:
         return key_id in self._keys
 
     def accepts(self, key_id: str, message: bytes, signature: str) -> bool:
-        """Whether that known key has signed that message."""
         from cryptography.exceptions import InvalidSignature
 
         try:

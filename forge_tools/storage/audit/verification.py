@@ -77,7 +77,6 @@ class Verification:
         self._definitions: dict[Definition, bytes] = {}
 
     async def run(self) -> AuditReport:
-        """Compare everything."""
         async with self._database.reading(is_long=True) as connection:
             await prepare(connection, "still")
             last = await batches.newest(connection)

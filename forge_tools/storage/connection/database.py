@@ -151,13 +151,11 @@ class Database:
                         yield connection
 
     async def rows(self, query: Select[Any], values: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
-        """Read all rows of one query."""
         async with self.reading() as connection:
             found: Sequence[Row[Any]] = (await connection.execute(query, values)).all()
         return found
 
     async def scalars(self, query: Select[Any]) -> Sequence[Any]:
-        """Read the first column of all rows of one query."""
         async with self.reading() as connection:
             return (await connection.scalars(query)).all()
 
@@ -279,7 +277,6 @@ class Database:
 
 
 def create_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
-    """Create SQLAlchemy's engine."""
     if address.dialect == "sqlite":
         return _sqlite_engine(address, create=False)
     return _postgres_engine(

@@ -123,7 +123,6 @@ def _require_sqlite(version: tuple[int, ...]) -> None:
 
 
 def closed() -> StorageError:
-    """Return the error for a Store that was closed."""
     return StorageError("The Store is closed; open a new one.")
 
 
@@ -146,7 +145,6 @@ class Owner:
 
 
 def load_asyncpg() -> Any:
-    """Import the PostgreSQL driver, which is an optional dependency."""
     try:
         import asyncpg
     except ImportError as error:

@@ -97,7 +97,6 @@ def translated(shown: str) -> Iterator[None]:
 
 
 def explain(origin: BaseException, shown: str) -> ForgeError:
-    """Return an error that names what went wrong and the way out."""
     if isinstance(origin, sqlite3.Error):
         return _explain_sqlite(origin, shown)
     state = getattr(origin, "sqlstate", None)
@@ -183,7 +182,6 @@ MORE = "`forge-tools doctor` says more"
 def unreachable(
     shown: str, reason: BaseException | str, *, maybe_committed: bool, may_pass: bool = True
 ) -> UnreachableError:
-    """Return the error of an unreachable database, with the way out."""
     said = str(reason).rstrip(".") or "it did not answer in time"
     return UnreachableError(
         f"The database {shown} cannot be used: {said}. "
@@ -212,7 +210,6 @@ def require_usable(shown: str, revision: str | None) -> None:
 
 
 def unknown_version(shown: str, revision: str) -> SchemaVersionError:
-    """Return the error for a database whose version this code does not know."""
     return SchemaVersionError(
         f"{shown} is at version {revision}, which this code does not know; its newest is {SCHEMA_REVISION}. "
         "Install a newer forge-tools here; or, if one that was never released wrote it, export its calls with that one "

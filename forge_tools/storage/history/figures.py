@@ -46,13 +46,11 @@ class Tally:
         return sum(self.ends[status] for status in FAILED)
 
     def add(self, other: "Tally") -> None:
-        """Add the calls of another group."""
         self.ends.update(other.ends)
         self.durations.extend(other.durations)
         self.waits.extend(other.waits)
 
     def figures(self, key: str | None) -> CallFigures:
-        """Return the figures of the group."""
         return CallFigures(
             key=key,
             calls=self.calls,

@@ -39,7 +39,6 @@ _EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for di
 """The lowest and the highest possible id."""
 
 seen = tool_executions.c
-"""The view's columns."""
 
 
 @asynccontextmanager
@@ -191,7 +190,6 @@ class History:
 
 
 def _id_range(prefix: str) -> list[ColumnElement[bool]]:
-    """Return the conditions for ids that begin with `prefix`."""
     text = prefix.lower()
     low, high = (text + filler[len(text) :] for filler in _EXTREMES)
     if len(text) < LEAST_PREFIX or not is_id(low):

@@ -144,7 +144,6 @@ async def read_load(connection: AsyncConnection, *, patience: float) -> list[Loa
 
 
 async def stuck_in(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
-    """Group the stuck calls of a `load`, the worst first."""
     halted = (await connection.execute(_halted_groups(lease))).all()
     # If somebody else wrote a row without a start time, nobody knows how long it has been stuck.
     found = [
@@ -167,7 +166,6 @@ async def stuck_in(connection: AsyncConnection, load: Sequence[Load], *, lease: 
 
 
 def _running(load: Sequence[Load]) -> Counter[str | None]:
-    """Return how many calls each worker instance runs."""
     busy = Counter[str | None]()
     for one in load:
         busy[one.owner] += one.calls if one.is_running else 0

@@ -85,7 +85,6 @@ class Listing(Generic[R]):
 
 
 def moment_of(place: Place) -> datetime:
-    """Return the time of a place."""
     major: datetime | str = place[0]
     return datetime.fromtimestamp(id_time(major), UTC) if isinstance(major, str) else major
 
@@ -308,7 +307,6 @@ class _Walk(Generic[R]):
 
 
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
-    """Return the cursor from which to continue after the last step."""
     if listing.order[0].table is not done:
         return str(floor) if len(listing.order) == 1 else f"{floor}:0"
     event = execution_events.c

@@ -99,7 +99,6 @@ class Rollups:
         return await self._database.write(work)
 
     async def _counted(self, within: Selection) -> Tallies:
-        """Return the calls of an hour, grouped by `COLUMNS`."""
         groups: Tallies = Tallies(Tally)
         query = measured(within, *(asked.c[name] for name in COLUMNS))
         async with self._database.reading(is_long=True) as connection:
@@ -129,8 +128,6 @@ class Rollups:
         return None if id_ is None else _time_of(id_) + SKEW
 
     async def _drop_stale(self, first: datetime) -> None:
-        """Delete hours before `first`, and those that do not count."""
-
         async def work(connection: AsyncConnection) -> None:
             await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour < first))
             await connection.execute(delete(rollup_hours).where((hours.hour < first) | ~is_rolled_up()))

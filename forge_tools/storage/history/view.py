@@ -64,7 +64,6 @@ _is_notable = last.c.status != spelled(ExecutionStatus.SUCCEEDED)
 
 
 def conditions(selection: Selection) -> list[ColumnElement[bool]]:
-    """Return the conditions under which a row of the join is selected."""
     return [*_equalities(selection), *_of_status(selection.status), *_bounds(selection)]
 
 

@@ -175,7 +175,6 @@ class PostgresHotPath:
         return await self.fetch(statement.text, *statement.arguments(values))
 
     async def fetch(self, statement: str, *arguments: object) -> list[Any]:
-        """Run one statement on a connection with pinned plans."""
         with translated(self._address.shown):
             return await self._connections.fetch(statement, arguments)
 

@@ -67,8 +67,6 @@ _TOGETHER = Limits(rows=500, patience=0.0)
 
 
 class Transitions:
-    """What moves an execution from outside its body."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self._may_only_ask: bool | None = None
@@ -172,7 +170,6 @@ class Transitions:
         return [(row.channel, row.id) for row in await self._database.rows(query)]
 
     async def cancels(self, instance: str) -> list[Wakeup]:
-        """List what a worker instance runs and was asked to cancel."""
         is_asked = live.cancel_requested_at.is_not(None)
         query = select(live.id, live.attempt).where(is_asked, live.owner == instance, live.status == RUNNING)
         return [Wakeup(row.id, row.attempt) for row in await self._database.rows(query)]

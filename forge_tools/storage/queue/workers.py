@@ -46,7 +46,6 @@ class Workers:
         await self._database.execute(statement)
 
     async def tell_servers(self, instance: str, states: Sequence[ServerState]) -> None:
-        """Write the state of a worker instance's MCP servers."""
         await self._tell(instance, servers=[_told(state) for state in states])
 
     async def beat(self, heartbeat: Heartbeat) -> Answers:
@@ -126,7 +125,6 @@ class Workers:
         return await self._database.write(lambda connection: connection.scalar(statement)) is not None
 
     async def close(self) -> None:
-        """Wait for the heartbeat under way."""
         await self._heartbeats.close()
 
 
@@ -136,12 +134,10 @@ def beat_within(seconds: float) -> ColumnElement[bool]:
 
 
 def is_alive(within: float) -> ColumnElement[bool]:
-    """Select instances that have not stopped, and had a heartbeat `within` seconds."""
     return workers.c.stopped_at.is_(None) & beat_within(within)
 
 
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
-    """List instances that meet the conditions, the one started last first."""
     silence = seconds_between(known.last_seen_at, from_now(0.0)).label("silent_seconds")
     query = select(workers, silence).where(*conditions).order_by(known.started_at.desc(), known.id)
     return [_worker(row) for row in (await connection.execute(query)).all()]
