@@ -80,7 +80,7 @@ def celery_app(broker_url: str) -> "Celery":
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
-        **(_OF_RABBIT if _is_rabbit(broker_url) else {}),
+        **({} if speaks_redis(broker_url) else _OF_RABBIT),
         broker_transport_options=_transport_options(broker_url),
     )
     return app
@@ -88,7 +88,7 @@ def celery_app(broker_url: str) -> "Celery":
 
 def backlog(app: "Celery", queues: Sequence[str]) -> int:
     """Count the messages in those broker queues; a missing queue holds none. Blocks; raises what kombu raises."""
-    if app.conf.broker_url.startswith(("redis", "valkey")):  # two commands per queue, where kombu needs a dozen
+    if speaks_redis(app.conf.broker_url):  # two commands per queue, where kombu needs a dozen
         connections: Any = app.pool  # celery-types takes its content for producers
         with connections.acquire(block=True) as kept:
             client = kept.default_channel.client
@@ -173,16 +173,10 @@ class KombuBroker:
             )
 
 
-def _is_rabbit(broker_url: str) -> bool:
-    return broker_url.startswith(("amqp", "pyamqp"))
-
-
 def _transport_options(broker_url: str) -> dict[str, Any]:
     reconnecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
-    if _is_rabbit(broker_url):
+    if not speaks_redis(broker_url):
         return {"confirm_publish": True, "read_timeout": 3, "write_timeout": 3, **reconnecting}
-    if not broker_url.startswith(("redis", "valkey")):
-        return {"max_retries": 1}
     return {
         "socket_timeout": 5,
         "socket_connect_timeout": 3,

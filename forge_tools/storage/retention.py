@@ -20,7 +20,7 @@ from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Port
 from forge_tools.storage.audit.hashes import line, root_of
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.documents import is_replaced
-from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
+from forge_tools.storage.functions import any_of, database_now, from_now, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
 from forge_tools.storage.sqlalchemy_engine import AsyncConnection
@@ -146,7 +146,7 @@ class Retention:
         checkpoint = _checkpoint(entries, run, now, said, len(ids))
 
         async def work(connection: AsyncConnection) -> Pruned:
-            await unroll(self._database, connection, (row.hour for row in found))
+            await unroll(self._database, connection, (row.queued_at for row in found))
             if checkpoint is None:
                 await batches.require_none(connection)
             else:
@@ -179,9 +179,7 @@ async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) 
 
 def _matching(what: Pruning) -> Any:
     is_live = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
-    query = select(asked.id, hour_of(asked.queued_at).label("hour")).join(
-        execution_attempts, (last.execution_id == asked.id) & last.final
-    )
+    query = select(asked.id, asked.queued_at).join(execution_attempts, (last.execution_id == asked.id) & last.final)
     return query.where(last.completed_at < what.ended_before, ~is_live, *_filters(what))
 
 

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from forge_tools.deadlines import answered_within
@@ -186,9 +185,7 @@ class Store:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _settle(self, outcome: Outcome) -> bool:

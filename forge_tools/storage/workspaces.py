@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, delete, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, case, delete, exists, false, func, insert, or_, select, true, update
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.model.execution import Claim, ExecutionStatus, Scope
@@ -113,8 +113,8 @@ def _rows(within: float) -> Select[Any]:
     return (
         select(
             workspaces,
-            case((is_alive(within), 1), else_=0).label("is_live"),
-            case((workers.c.stopped_at.is_(None), 0), else_=1).label("has_stopped"),
+            case((is_alive(within), true()), else_=false()).label("is_live"),
+            workers.c.stopped_at.is_not(None).label("has_stopped"),
             silence.label("silent_seconds"),
             workers.c.lane,
             workers.c.tools,
@@ -164,8 +164,6 @@ def _record(row: Row[Any]) -> WorkspaceRecord:
         row,
         is_shared=row.shared,
         roots=tuple(row.roots),
-        is_live=bool(row.is_live),
-        has_stopped=bool(row.has_stopped),
         silent_seconds=max(0.0, row.silent_seconds),
     )
 

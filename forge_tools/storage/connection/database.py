@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, ExceptionContext, Executable, Row, Select, Table, event, text
+from sqlalchemy import URL, Connection, ExceptionContext, Executable, Row, Select, Table, TextClause, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -33,7 +33,6 @@ from forge_tools.storage.connection.faults import (
     explain,
     is_from_asyncpg,
     is_of_read_only,
-    require_usable,
     translated,
     unreachable,
 )
@@ -127,12 +126,6 @@ class Database:
         for connection in list(self._opened):
             connection.terminate()
 
-    async def check(self) -> None:
-        """Check that the database answers and this code can work on its tables; raises what `Store.check` raises."""
-        async with self.reading() as connection:
-            revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-        require_usable(self.address.shown, revision)
-
     def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """Return an INSERT of this dialect, which can handle conflicts."""
         return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
@@ -159,7 +152,7 @@ class Database:
         async with self.reading() as connection:
             return (await connection.scalars(query)).all()
 
-    async def scalar(self, query: Select[Any]) -> Any:
+    async def scalar(self, query: Select[Any] | TextClause) -> Any:
         """Read the first value of the first row of one query; None without a row."""
         async with self.reading() as connection:
             return await connection.scalar(query)

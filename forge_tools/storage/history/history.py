@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, select
+from sqlalchemy import ColumnElement, Row, Select, select, text
 
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model.execution import ExecutionStatus, is_id
@@ -15,6 +15,7 @@ from forge_tools.model.history import Attempt, AttemptRecord, Event, EventRecord
 from forge_tools.model.overview import CallFigures
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.drivers import Address
+from forge_tools.storage.connection.faults import require_usable
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.figures import read_figures
 from forge_tools.storage.history.pages import (
@@ -48,7 +49,7 @@ async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterat
     address.require_file()
     database = Database(address, connect_timeout=connect_timeout)
     try:
-        await database.check()
+        require_usable(address.shown, await database.scalar(text("SELECT version_num FROM alembic_version")))
         yield History(database)
     finally:
         await database.close()
@@ -135,10 +136,7 @@ class History:
             return await read_page(connection, listing, limit=limit, **how)
 
     async def _rows(self, execution_id: str, query: Select[Any]) -> Sequence[Row[Any]]:
-        if not is_id(execution_id):
-            return []
-        rows: Sequence[Row[Any]] = await self._database.rows(query)
-        return rows
+        return await self._database.rows(query) if is_id(execution_id) else []
 
     async def list(
         self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
@@ -157,8 +155,7 @@ class History:
     async def unfinished(self, **filters: Any) -> Sequence[str]:
         """Return the ids of all executions that a `Selection` matches and that are not over, the oldest first."""
         selected = joined().where(live.c.id.is_not(None), *conditions(Selection(**filters)))
-        found: Sequence[str] = await self._database.scalars(selected.with_only_columns(live.c.id).order_by(live.c.id))
-        return found
+        return await self._database.scalars(selected.with_only_columns(live.c.id).order_by(live.c.id))
 
     def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[ExecutionRecord]]:
         """Yield all executions that a `Selection` matches, the oldest first; those queued meanwhile are left out.
@@ -190,9 +187,9 @@ class History:
 
 
 def _id_range(prefix: str) -> list[ColumnElement[bool]]:
-    text = prefix.lower()
-    low, high = (text + filler[len(text) :] for filler in _EXTREMES)
-    if len(text) < LEAST_PREFIX or not is_id(low):
+    given = prefix.lower()
+    low, high = (given + filler[len(given) :] for filler in _EXTREMES)
+    if len(given) < LEAST_PREFIX or not is_id(low):
         raise ExecutionNotFoundError(
             f"{prefix[:60]!r} is not an execution id. Give the id, a unique beginning or end of it, @last, or @-2 for the one before."
         )

@@ -40,6 +40,7 @@ from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
 from forge_tools.storage.queue.workers import is_alive, read_workers
+from forge_tools.storage.rows import record_of
 from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue, executions, tools, workers
 
@@ -258,10 +259,10 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
         .order_by(count.desc(), *kind)
         .limit(MOST_FAILURES)
     )
-    rows = (await connection.execute(query)).mappings().all()
-    why = await _whys(connection, [row["example"] for row in rows])
+    rows = (await connection.execute(query)).all()
+    why = await _whys(connection, [row.example for row in rows])
     return tuple(
-        FailedCalls(**{**row, "status": ExecutionStatus(row["status"])}, why=why.get(row["example"])) for row in rows
+        record_of(FailedCalls, row, status=ExecutionStatus(row.status), why=why.get(row.example)) for row in rows
     )
 
 

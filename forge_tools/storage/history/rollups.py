@@ -22,7 +22,6 @@ from forge_tools.storage.functions import database_now, from_now
 from forge_tools.storage.history.figures import (
     COLUMNS,
     HOUR,
-    HOUR_FORMAT,
     SETS,
     Tallies,
     Tally,
@@ -135,10 +134,9 @@ class Rollups:
         await self._database.write(work)
 
 
-async def unroll(database: Database, connection: AsyncConnection, told: Iterable[str]) -> None:
-    """Mark hours, in `HOUR_FORMAT`, to be counted again: the first step of a transaction that deletes their calls."""
-    hours_told = {datetime.strptime(one, HOUR_FORMAT).replace(tzinfo=UTC) for one in told}
-    await _mark(database, sorted(hours_told), connection)
+async def unroll(database: Database, connection: AsyncConnection, moments: Iterable[datetime]) -> None:
+    """Mark the hours of calls to be counted again: the first step of a transaction that deletes these."""
+    await _mark(database, sorted(set(map(hour_at, moments))), connection)
 
 
 def _time_of(id_: str) -> datetime:

@@ -161,8 +161,11 @@ class PostgresHotPath:
         if doubtful:
             await self._run("free", **_by_name(_LINKS[:2], doubtful))
             found = await self._run("holders", **_by_name(_LINKS[:2], keys))
-        holders = {ord_ - 1: Holder(execution_id, fingerprint) for ord_, execution_id, fingerprint, _ in found}
-        return [_answer(row, holders.get(index)) for index, row in enumerate(rows)]
+        answers: list[Answer] = [KEY_TAKEN] * len(rows)
+        for ord_, execution_id, fingerprint, _ in found:
+            is_itself = execution_id == rows[ord_ - 1].id  # the reply to its commit was lost
+            answers[ord_ - 1] = None if is_itself else Holder(execution_id, fingerprint)
+        return answers
 
     async def _settle_late(self, rows: Sequence[Outcome]) -> list[bool]:
         """Distinguish repeated finishes that took effect before from late ones, which are recorded for people."""
@@ -203,13 +206,6 @@ def _link_values(row: NewExecution) -> tuple[object, ...]:
     claim, replay = row.claim, row.replay
     key = (None,) * 4 if claim is None else (clean(claim.scope), clean(claim.key), claim.fingerprint, float(claim.ttl))
     return (*key, *((None,) * 4 if replay is None else (replay.of, clean(replay.actor), *links(row.id, replay))))
-
-
-def _answer(row: NewExecution, holder: Holder | None) -> Answer:
-    """Return None if the holder is the call itself: the reply to its commit was lost."""
-    if holder is None:
-        return KEY_TAKEN
-    return None if holder.execution_id == row.id else holder
 
 
 def _flags(count: int, rows: Sequence[Any]) -> list[bool]:
