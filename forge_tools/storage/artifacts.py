@@ -261,11 +261,7 @@ class StoredArtifacts:
             raise await self._damaged(artifact, error) from error
 
     async def contents(self, handle: str) -> AsyncIterator[bytes]:
-        """Yield the bytes of an artifact of any session, given its handle or its id.
-
-        Raises:
-            ArtifactNotFoundError: there is none of that name, or it has expired.
-        """
+        """Yield the bytes of what `named` finds."""
         async for chunk in self.read(await self.named(handle)):
             yield chunk
 

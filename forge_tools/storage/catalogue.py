@@ -123,7 +123,8 @@ class Catalogue:
     async def hosts_of(self, name: str, digest: str) -> list[str]:
         """List the hosts of live workers that host that definition."""
         async with self._database.reading() as connection:
-            return sorted({one.hostname for one in await _live(connection) if _digest(one.tools.get(name)) == digest})
+            live = await _live(connection)
+        return sorted({one.hostname for one in live if one.tools.get(name, "").partition(" ")[2] == digest})
 
     async def pin(self, name: str, definition: str | None) -> ToolVersion:
         """Pin a tool to one definition, so that no other runs; `definition` is a version, a digest or its prefix.
@@ -271,10 +272,6 @@ def _disagreements(hosts: Sequence[Row[str, str, dict[str, str]]], instance: str
         for name, theirs in sorted(one.tools.items())
         if _differs(theirs, other.tools.get(name))
     ]
-
-
-def _digest(hosted: str | None) -> str:
-    return (hosted or "").partition(" ")[2]
 
 
 def _differs(ours: str, theirs: str | None) -> bool:

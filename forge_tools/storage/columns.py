@@ -74,7 +74,7 @@ class Column(NamedTuple):
     kind: Kind
     nullable: bool = True
     primary_key: bool = False
-    autoincrement: bool = True
+    autoincrement: bool = False
 
 
 class Index(NamedTuple):

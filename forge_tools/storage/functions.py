@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Self
 
-from sqlalchemy import Boolean, Column, ColumnElement, Dialect, Text, literal, select
+from sqlalchemy import Boolean, ColumnElement, Dialect, Text, literal, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -51,14 +51,11 @@ class hour_of(FunctionElement[str]):
     inherit_cache = True
 
 
-class _Stored(FunctionElement[Any]):
+class stored(FunctionElement[Any]):
+    """The column as the driver returns it, not converted to a Python type; JSON is text."""
+
     type = NullType()
     inherit_cache = True
-
-
-def stored(column: Column[Any]) -> ColumnElement[Any]:
-    """Return the column as the driver returns it, not converted to a Python type; JSON is text."""
-    return _Stored(column)
 
 
 def any_of(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
@@ -101,14 +98,14 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         "sqlite": "replace(substr({0}, 1, 13), ' ', 'T') || ':00Z'",
     },
     _AnyOf: {"postgresql": "{0} = ANY ({1})", "sqlite": "{0} IN (SELECT value FROM json_each({1}))"},
-    _Stored: dict.fromkeys(("postgresql", "sqlite"), "{0}"),
+    stored: dict.fromkeys(("postgresql", "sqlite"), "{0}"),
 }
 
 
 def _compiled(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
     [*arguments] = element.clauses
     said = _WORDS[type(element)][compiler.dialect.name].format(*(compiler.process(one, **kw) for one in arguments))
-    is_decoded = isinstance(element, _Stored) and isinstance(arguments[0].type, Json)
+    is_decoded = isinstance(element, stored) and isinstance(arguments[0].type, Json)
     return f"CAST({said} AS TEXT)" if is_decoded and compiler.dialect.name == "postgresql" else said
 
 

@@ -180,15 +180,12 @@ async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) 
 def _matching(what: Pruning) -> Any:
     is_live = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
     query = select(asked.id, asked.queued_at).join(execution_attempts, (last.execution_id == asked.id) & last.final)
-    return query.where(last.completed_at < what.ended_before, ~is_live, *_filters(what))
-
-
-def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
     for column, value in ((asked.tool, what.tool), (asked.category, what.category), (last.status, what.status)):
         if value is not None:
-            yield column == clean(value)
+            query = query.where(column == clean(value))
     if what.keep:
-        yield last.status.not_in(what.keep)
+        query = query.where(last.status.not_in(what.keep))
+    return query.where(last.completed_at < what.ended_before, ~is_live)
 
 
 async def _entries(connection: AsyncConnection, ids: Sequence[str]) -> _Entries:

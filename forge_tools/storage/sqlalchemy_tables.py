@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -196,12 +196,10 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 
 
 def _table(of: columns.Relation) -> Table:
-    made = []
-    for name, kind, nullable, is_key, autoincrement in of.columns.values():
-        counting: Literal["auto", False] = "auto" if autoincrement else False
-        options: dict[str, Any] = {"primary_key": True} if is_key else {"nullable": nullable}
-        type_ = _TYPES[kind.type]
-        made.append(Column(name, type_, info={"kind": kind}, autoincrement=counting, **options))
+    made: list[Column[Any]] = []
+    for name, kind, nullable, is_key, counts in of.columns.values():
+        options: dict[str, Any] = {"primary_key": is_key, "nullable": nullable and not is_key, "autoincrement": counts}
+        made.append(Column(name, _TYPES[kind.type], info={"kind": kind}, **options))
     table = Table(of.name, metadata, *made, sqlite_strict=True, **of.options)
     for index in of.indexes:
         where = None if index.where is None else text(index.where)

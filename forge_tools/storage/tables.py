@@ -116,7 +116,7 @@ NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "s
 execution_attempts = Relation(
     "execution_attempts",
     Column("execution_id", Identifier, primary_key=True),
-    Column("attempt", Count, primary_key=True, autoincrement=False),
+    Column("attempt", Count, primary_key=True),
     Column("final", Flag, nullable=False),
     Column("status", choice(sorted(TERMINAL)), nullable=False),
     Column("token", Identifier),
@@ -143,7 +143,7 @@ execution_attempts = Relation(
 
 execution_events = Relation(
     "execution_events",
-    Column("id", LargeCount, primary_key=True),
+    Column("id", LargeCount, primary_key=True, autoincrement=True),
     Column("execution_id", Identifier, nullable=False),
     Column("at", Moment, nullable=False),
     Column("kind", Text, nullable=False),
@@ -241,8 +241,8 @@ possible, counted from the claim, so that the end of the execution need not chan
 execution_reports = Relation(
     "execution_reports",
     Column("execution_id", Identifier, primary_key=True),
-    Column("attempt", Count, primary_key=True, autoincrement=False),
-    Column("slot", Count, primary_key=True, autoincrement=False),
+    Column("attempt", Count, primary_key=True),
+    Column("slot", Count, primary_key=True),
     Column("number", Count, nullable=False),
     Column("at", Moment, nullable=False),
     Column("done", Real),
@@ -271,7 +271,7 @@ rollup_figures = Relation(
     "rollup_figures",
     Column("grouped_by", Text, primary_key=True),
     Column("hour", Moment, primary_key=True),
-    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("number", Count, primary_key=True),
     Column("tool", Text),
     Column("category", Text),
     Column("queue", Text),
@@ -307,7 +307,7 @@ login, by the default of that column.
 artifact_parts = Relation(
     "artifact_parts",
     Column("artifact_id", Text, primary_key=True),
-    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("number", Count, primary_key=True),
     Column("start", LargeCount, nullable=False),
     Column("data", Bytes, nullable=False),
     Column("breaks", Count),
@@ -389,7 +389,7 @@ documents = Relation(
     Column("scope", choice(get_args(DocumentScopeKind)), primary_key=True),
     Column("owner_key", Text, primary_key=True),
     Column("path", Text, primary_key=True),
-    Column("version", Count, primary_key=True, autoincrement=False),
+    Column("version", Count, primary_key=True),
     Column("owner", Text),
     Column("content", Text),
     Column("author", Text),
@@ -405,7 +405,7 @@ and the parameters that wrote it, by which a body that is started again sees tha
 
 audit_batches = Relation(
     "audit_batches",
-    Column("sequence", LargeCount, primary_key=True, autoincrement=False),
+    Column("sequence", LargeCount, primary_key=True),
     Column("format", Count, nullable=False),
     Column("kind", Text, nullable=False),
     Column("executions", Count, nullable=False),
@@ -440,7 +440,7 @@ audit_executions = Relation(
 
 audit_events = Relation(
     "audit_events",
-    Column("event_id", LargeCount, primary_key=True, autoincrement=False),
+    Column("event_id", LargeCount, primary_key=True),
     Column("batch", LargeCount, nullable=False),
     Column("hashes", Bytes, nullable=False),
     Column("pruned_by", LargeCount),

@@ -107,11 +107,7 @@ class AuditChain:
     async def sweep(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
     ) -> AsyncIterator[Batch]:
-        """Seal what has ended, batch by batch, up to the first that is not full. `behind` is that of the first, as in `seal`.
-
-        Raises:
-            OvertakenError: another process has sealed at the same moment.
-        """
+        """Seal what has ended, batch by batch, up to the first that is not full. `behind` is that of the first, as in `seal`."""
         looked_back_at = time.monotonic()
         while (sealed := await self.seal(signer, sealer=sealer, most=most, behind=behind)) is not None:
             yield sealed

@@ -104,9 +104,6 @@ def _spread(times: Sequence[float]) -> Times:
     )
 
 
-HOUR_FORMAT = "%Y-%m-%dT%H:00Z"
-
-
 KEYS: dict[Grouping, ColumnElement[Any]] = {
     Grouping.TOOL: asked.c.tool,
     Grouping.CATEGORY: asked.c.category,
@@ -202,18 +199,14 @@ def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
     """Return the number of calls of each hour."""
     query = select(hours.hour, hours.calls).where(is_rolled_up(), hours.calls.is_not(None))
-    if selection.since is not None:
-        query = query.where(hours.hour >= selection.since)
-    if selection.until is not None:
-        query = query.where(hours.hour < selection.until)
-    found = (await connection.execute(query)).all()
+    found = (await connection.execute(query.where(*time_bounds(selection, hours.hour)))).all()
     return {row.hour: row.calls for row in found if selection.until is None or row.hour + HOUR <= selection.until}
 
 
 async def _read(
     connection: AsyncConnection, grouped_by: Grouping, selection: Selection, by: Grouping, known: Mapping[datetime, int]
 ) -> Tallies:
-    key_of = attrgetter(_KEYS[by]) if by in _KEYS else lambda row: f"{row.hour:{HOUR_FORMAT}}"
+    key_of = attrgetter(_KEYS[by]) if by in _KEYS else lambda row: f"{row.hour:%Y-%m-%dT%H:00Z}"
     query = select(rollup_figures).where(
         figures.grouped_by == grouped_by.value,
         figures.hour.between(min(known), max(known)),

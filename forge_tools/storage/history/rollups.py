@@ -79,7 +79,7 @@ class Rollups:
         within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
         if await self._is_anything_live(within):
             return False
-        await self._database.write(partial(_mark, self._database, [hour], token=token))
+        await self._database.write(partial(_write_hours, self._database, [hour], token=token))
         groups = await self._counted(within)
         calls = sum(group.calls for group in groups.values())
         # On a thread: for 200,000 calls it would block the loop, and the writers of an SQLite file, for a second.
@@ -136,7 +136,7 @@ class Rollups:
 
 async def unroll(database: Database, connection: AsyncConnection, moments: Iterable[datetime]) -> None:
     """Mark the hours of calls to be counted again: the first step of a transaction that deletes these."""
-    await _mark(database, sorted(set(map(hour_at, moments))), connection)
+    await _write_hours(database, sorted(set(map(hour_at, moments))), connection)
 
 
 def _time_of(id_: str) -> datetime:
@@ -150,22 +150,17 @@ def hour_at(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-async def _mark(
-    database: Database, marked: Sequence[datetime], connection: AsyncConnection, token: str | None = None
-) -> None:
-    """Stop counting these hours, and let only the token's owner roll them up. All writers lock hours in order."""
-    await _write_hours(database, marked, connection, token=token, rolled_at=None, calls=None)
-
-
 async def _let_be_empty(database: Database, empty: Sequence[datetime], connection: AsyncConnection) -> None:
     """Roll up hours without calls, the latest first; there are no calls between them either."""
     await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour.between(empty[-1], empty[0])))
-    await _write_hours(database, empty[::-1], connection, token=None, rolled_at=from_now(0.0), calls=0)
+    await _write_hours(database, empty[::-1], connection, rolled_at=from_now(0.0), calls=0)
 
 
 async def _write_hours(
-    database: Database, every: Sequence[datetime], connection: AsyncConnection, **values: Any
+    database: Database, every: Sequence[datetime], connection: AsyncConnection, **known: Any
 ) -> None:
+    """Stop counting these hours, unless it is `known` how; only a token's owner may roll them up. All writers lock hours in order."""
+    values = dict.fromkeys(("token", "rolled_at", "calls")) | known
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
     if every:
         await connection.execute(upsert.values(values), [{"hour": hour} for hour in every])
