@@ -58,10 +58,7 @@ class _Text(logging.Formatter):
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
-
-    @staticmethod
-    def converter(seconds: float | None) -> time.struct_time:
-        return time.gmtime(seconds)
+    converter = staticmethod(time.gmtime)
 
     def format(self, record: logging.LogRecord) -> str:
         data = " ".join(f"{name}={value!r}" for name, value in _data(record).items())

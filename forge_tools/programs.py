@@ -31,7 +31,6 @@ def run(program: Callable[[], int]) -> NoReturn:
 
 
 def _code_of(program: Callable[[], int]) -> int:
-    """Return the exit code, also where it raised instead."""
     try:
         return program()
     except SystemExit as end:

@@ -279,7 +279,6 @@ def _differs(ours: str, theirs: str | None) -> bool:
 
 
 async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) -> list[str]:
-    """Name the tools that a worker will not run because they are pinned to other definitions."""
     query = select(tools.c.name, tools.c.version, tools.c.digest).where(tools.c.pinned_at.is_not(None))
     pins = {row.name: row for row in await connection.execute(query)}
     return [

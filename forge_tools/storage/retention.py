@@ -290,11 +290,10 @@ class Leftovers:
         """
         count = 0
         for kind in _kinds(shells_kept):
-            columns: list[ColumnElement[Any]] = [kind.key, func.count()]
-            counted = select(*columns).where(kind.is_over).group_by(kind.key)
+            counted = select(kind.key, func.count()).where(kind.is_over).group_by(kind.key)
             async with self._database.reading(is_long=True) as connection:
                 found = (await connection.execute(counted)).all()
-            for keys in _in_groups(map(tuple, found)):
+            for keys in _in_groups(found):
                 count += await self._delete(kind, keys)
                 await asyncio.sleep(PAUSE_SECONDS)
         return count
@@ -311,7 +310,7 @@ class Leftovers:
         return await self._database.write(work)
 
 
-def _in_groups(counted: Iterable[tuple[Any, ...]]) -> Iterator[list[str]]:
+def _in_groups(counted: Iterable[Row[str, int]]) -> Iterator[list[str]]:
     """Group keys so that a group has few rows: a session may have thousands of documents."""
     keys, rows = list[str](), 0
     for key, count in counted:

@@ -162,7 +162,6 @@ async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, by
 async def _unsealed_ends(
     connection: AsyncConnection, head: Batch | None, now: datetime, most: int, behind: datetime | None
 ) -> dict[str, datetime | None]:
-    """When executions without an entry ended, by id, the oldest first."""
     entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
     query = select(ended.execution_id, stored(ended.completed_at).label("completed_at")).where(ended.final, ~entry)
     if behind is None and head is not None and head.frontier is not None:

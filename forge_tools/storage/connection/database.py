@@ -76,7 +76,6 @@ def explained(shown: str) -> Iterator[None]:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return the driver's own exception from beneath SQLAlchemy's wrappers."""
     if isinstance(error, DBAPIError) and error.orig is not None:
         inner = error.orig
         return inner.__cause__ if inner.__cause__ is not None and is_from_asyncpg(inner.__cause__) else inner

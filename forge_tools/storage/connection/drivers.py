@@ -101,7 +101,6 @@ class Address:
 
 
 def _without_pooler(url: str) -> tuple[str, str]:
-    """Return the URL as the driver takes it, and the mode of the pooler that it names."""
     place, _, query = url.partition("?")
     settings = query.split("&") if query else []
     modes = [one.removeprefix("pooler=") for one in settings if one.startswith("pooler=")]

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from getpass import getuser
 from itertools import count
@@ -77,7 +77,7 @@ class HotConnections:
         self._sweep: asyncio.TimerHandle | None = None
         self._partings: set[asyncio.Future[Any]] = set()
         self._is_cut_off = self._is_closed = False
-        self._pooled = Transactions(PINNED) if address.is_pooled else None
+        self._pooled = Transactions() if address.is_pooled else None
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
         """Run one statement. If the server stays silent, drop the connection: asking it to cancel could hang too."""
@@ -175,14 +175,14 @@ class HotConnections:
 
 
 class Transactions:
-    """Runs each statement in a transaction that sets `settings`, since a pooler accepts them at no other moment.
+    """Runs each statement in a transaction that pins plans, since a pooler accepts settings at no other moment.
 
     A statement has a name, which keeps its plan, if the pooler knows names: PgBouncer from 1.21 on, unless its
     `max_prepared_statements` is 0.
     """
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        limits = {**settings, "idle_in_transaction_session_timeout": f"{TRANSACTION_SECONDS}s"}
+    def __init__(self) -> None:
+        limits = {**PINNED, "idle_in_transaction_session_timeout": f"{TRANSACTION_SECONDS}s"}
         self._begin = "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in limits.items())
         self._prepared: WeakKeyDictionary[Any, tuple[bool, dict[str, Any]]] = WeakKeyDictionary()
 

@@ -189,7 +189,6 @@ def is_rolled_up() -> ColumnElement[bool]:
 
 
 def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
-    """Return the set that has all columns that are asked for."""
     bounds = {"since", "until"}
     asked = {one.name for one in fields(selection) if getattr(selection, one.name) is not None} - bounds
     asked |= {_KEYS[by]} if by in _KEYS else set()
@@ -197,7 +196,6 @@ def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
 
 
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
-    """Return the number of calls of each hour."""
     query = select(hours.hour, hours.calls).where(is_rolled_up(), hours.calls.is_not(None))
     found = (await connection.execute(query.where(*time_bounds(selection, hours.hour)))).all()
     return {row.hour: row.calls for row in found if selection.until is None or row.hour + HOUR <= selection.until}

@@ -267,7 +267,6 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
 
 
 async def _whys(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, str]:
-    """Return what those executions raised, in one line each."""
     query = select(ended.execution_id, ended.diagnosis).where(ended.execution_id.in_(ids), ended.final)
     rows = (await connection.execute(query)).all() if ids else []
     return {row.execution_id: found.summary for row in rows if (found := Diagnosis.read(row.diagnosis)) is not None}

@@ -159,7 +159,10 @@ async def _let_be_empty(database: Database, empty: Sequence[datetime], connectio
 async def _write_hours(
     database: Database, every: Sequence[datetime], connection: AsyncConnection, **known: Any
 ) -> None:
-    """Stop counting these hours, unless it is `known` how; only a token's owner may roll them up. All writers lock hours in order."""
+    """Write what is `known` of hours: those without it no longer count, and only a token's owner may roll them up.
+
+    All writers lock hours in order.
+    """
     values = dict.fromkeys(("token", "rolled_at", "calls")) | known
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
     if every:

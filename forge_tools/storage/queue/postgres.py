@@ -202,7 +202,6 @@ def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
 
 
 def _link_values(row: NewExecution) -> tuple[object, ...]:
-    """Return the values of `_LINKS`."""
     claim, replay = row.claim, row.replay
     key = (None,) * 4 if claim is None else (clean(claim.scope), clean(claim.key), claim.fingerprint, float(claim.ttl))
     return (*key, *((None,) * 4 if replay is None else (replay.of, clean(replay.actor), *links(row.id, replay))))

@@ -199,7 +199,6 @@ def _in_transaction(
 
 
 def _bound(values: Mapping[str, object]) -> dict[str, object]:
-    """Return parameters for SQLite, with lists as JSON text."""
     return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

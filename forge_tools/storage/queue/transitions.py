@@ -387,7 +387,6 @@ async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]
 
 
 async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
-    """Return the tool keys that live workers of the process lane host, by queue."""
     query = select(workers.c.id, workers.c.queues, workers.c.tools).where(
         workers.c.lane == "process", is_alive(SERVING_SECONDS)
     )
