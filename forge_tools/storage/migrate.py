@@ -59,7 +59,12 @@ def upgrade(url: str, revision: str = "head") -> None:
     """
     address = Address.parse(url)
     if address.dialect == "sqlite":
-        _make_folder(Path(address.target).parent)
+        folder = Path(address.target).parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"The folder {folder} for the database cannot be created: {error}."
+            raise DatabaseUnavailableError(why) from error
     _migrate(url, command.upgrade, revision)
 
 
@@ -223,13 +228,6 @@ def _known() -> list[str]:
 
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection).get_current_revision()
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise DatabaseUnavailableError(f"The folder {folder} for the database cannot be created: {error}.") from error
 
 
 def _scripts() -> Path:

@@ -32,7 +32,6 @@ from forge_tools.model.overview import (
     StuckCalls,
     StuckReason,
     WorkerLoad,
-    WorkerRecord,
 )
 from forge_tools.model.places import HOST_PREFIX
 from forge_tools.model.tools import tool_key
@@ -70,7 +69,9 @@ class Overviews:
             load = await read_load(connection, patience=patience)
             stuck = await stuck_in(connection, load, lease=lease)
             known = await read_workers(connection, workers.c.stopped_at.is_(None))
-            at_work = _worker_loads(known, load)
+            known.sort(key=lambda one: (one.hostname, one.lane, one.queues, one.id))
+            running = _running(load)
+            at_work = tuple(WorkerLoad(worker=one, running=running[one.id]) for one in known)
             await prepare(connection, "by_index")
             figures = await summed(connection, _keyed_and_all(since))
             return Overview(
@@ -286,12 +287,6 @@ async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
         for row in rows
         if (row.name, f"{row.version} {row.digest}") in hosted
     )
-
-
-def _worker_loads(known: Sequence[WorkerRecord], load: Sequence[Load]) -> tuple[WorkerLoad, ...]:
-    running = _running(load)
-    found = sorted(known, key=lambda one: (one.hostname, one.lane, one.queues, one.id))
-    return tuple(WorkerLoad(worker=one, running=running[one.id]) for one in found)
 
 
 def _queue_loads(known: Sequence[WorkerLoad], load: Sequence[Load], lease: float) -> tuple[QueueLoad, ...]:

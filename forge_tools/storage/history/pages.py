@@ -36,16 +36,15 @@ done = execution_events.alias("v")
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Which end of a list comes first: a column's order, and the comparisons for behind, from, or up to a value."""
+    """Which end of a list comes first: a column's order, and the comparisons for behind a value, or from it on."""
 
     orders: Callable[[ColumnElement[Any]], ColumnElement[Any]]
     is_behind: Callable[[Any, Any], ColumnElement[bool]]
     is_from: Callable[[Any, Any], ColumnElement[bool]]
-    is_up_to: Callable[[Any, Any], ColumnElement[bool]]
 
 
-NEWEST_FIRST = Direction(desc, operator.lt, operator.le, operator.ge)
-OLDEST_FIRST = Direction(asc, operator.gt, operator.ge, operator.le)
+NEWEST_FIRST = Direction(desc, operator.lt, operator.le)
+OLDEST_FIRST = Direction(asc, operator.gt, operator.ge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +289,7 @@ class _Walk(Generic[R]):
             if self.place is not None:
                 yield direction.is_from(column, self.place[0])
             if edge is not None:
-                yield direction.is_up_to(column, edge)
+                yield ~direction.is_behind(column, edge)
         if self.place is not None:
             yield listing.is_behind(self.place, direction)
         if self._index.entries or (len(columns) > 1 and dialect.name == "postgresql"):

@@ -69,12 +69,8 @@ def conditions(selection: Selection) -> list[ColumnElement[bool]]:
 
 def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """Return the time bounds as bounds on ids, so that every table is read from the right place on."""
-    found = []
-    if selection.since is not None:
-        found.append(id_ >= _id_at(selection.since, -MAX_SKEW))
-    if selection.until is not None:
-        found.append(id_ < _id_at(selection.until, MAX_SKEW))
-    return found
+    found = [] if selection.since is None else [id_ >= _id_at(selection.since, -MAX_SKEW)]
+    return found if selection.until is None else [*found, id_ < _id_at(selection.until, MAX_SKEW)]
 
 
 def time_bounds(selection: Selection, moment: ColumnElement[Any] = asked.c.queued_at) -> list[ColumnElement[bool]]:
