@@ -5,8 +5,8 @@ import io
 import os
 import subprocess
 import sys
-import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -53,12 +53,12 @@ def check_out(revision: str, tree: Path) -> None:
         RuntimeError: there is no such commit.
     """
     done = subprocess.run(
-        ["git", "archive", "--format=tar", revision, *MEASURED], cwd=ROOT, capture_output=True, check=False
+        ["git", "archive", "--format=zip", revision, *MEASURED], cwd=ROOT, capture_output=True, check=False
     )
     if done.returncode:
         raise RuntimeError(done.stderr.decode().strip())
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(tree, filter="data")
+    with zipfile.ZipFile(io.BytesIO(done.stdout)) as archive:
+        archive.extractall(tree)
 
 
 def interpreter(tree: Path) -> str:
