@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from forge_tools.model.calls import (
+    HISTORY_LIMIT,
     CallOptions,
     ExecutionContext,
     Newest,
@@ -24,8 +25,6 @@ from forge_tools.secrets.detection import SecretDetector
 
 FORM = "name, parameters, context=None, options=None"
 """How to make a call whose parameters are one object."""
-
-HISTORY_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)

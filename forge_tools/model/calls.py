@@ -21,6 +21,9 @@ from forge_tools.model.scope import SCOPE, CallScope
 
 T = TypeVar("T")
 
+HISTORY_LIMIT = 10_000
+"""How many of its newest calls a process keeps."""
+
 DEFAULT_TIMEOUT = 120.0
 """Seconds; the timeout of a call for which nobody set one."""
 

@@ -274,7 +274,7 @@ async def in_thread(call: Callable[[], R]) -> R:
             done.set_result((None, error))
         else:
             done.set_result((value, None))
-        del done  # an error keeps the frames it passed through, and these the ones that called them: this must not keep the error
+        del done  # the frames of an error lead to this one, from where nothing may lead back to the error
 
     thread = threading.Thread(target=run, name="forge-function", daemon=True)
     thread.start()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.model.calls import (
+    HISTORY_LIMIT,
     CallOptions,
     ExecutionContext,
     Newest,
@@ -91,7 +92,7 @@ class ToolExecutor:
         *,
         default_context: ExecutionContext | None = None,
         max_timeout: float | None = None,
-        history_limit: int = 10_000,
+        history_limit: int = HISTORY_LIMIT,
         reach: Reach | None = None,
         overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
