@@ -153,6 +153,7 @@ class Spare:
             self.pid, refusal = fork(walls)
             if self.pid == 0:
                 try:
+                    os.setpgid(0, 0)  # whoever kills a command that has no group of its own yet, kills ours
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
                     _serve_next(theirs, enclosure(walls, refusal), start, group, spares_shells=spares_shells)

@@ -16,13 +16,29 @@ from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.sandbox.processes.spawner import Spawner
 from tests.waiting import is_alive, wait_until
 
+ROOT = Path(__file__).parents[3]
+FORKS = """
+import os, time
+from forge_tools.sandbox.processes.launcher import serve, spawn
+
+def start(*request):  # a copy of this process has no session of its own at first
+    if os.path.exists(__file__ + ".served"):
+        if not (child := os.fork()):
+            time.sleep(60)
+        return child
+    open(__file__ + ".served", "w").close()
+    return spawn(*request)
+
+serve((), start)
+"""
+
 
 @pytest.fixture
 def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
     made: list[SupervisedProcess] = []
     spawner = Spawner()  # its own: another test may just have killed what forks for this process
 
-    def make(code: str, stdin: int | None = None) -> SupervisedProcess:
+    def make(code: str, stdin: int | None = None, spawner: Spawner = spawner) -> SupervisedProcess:
         argv, environment = [sys.executable, "-S", "-c", code], {"WORD": "hello"}
         made.append(
             SupervisedProcess(
@@ -102,6 +118,23 @@ def test_kill_ends_children_too(supervised: Callable[..., SupervisedProcess]) ->
     grandchild = int(process.last_words())
     wait_until(lambda: not is_alive(grandchild))
     assert process.status().state == "stopped"
+
+
+def test_killing_a_command_that_has_just_been_forked_kills_no_other(
+    supervised: Callable[..., SupervisedProcess], tmp_path: Path
+) -> None:
+    program = tmp_path / "forks.py"
+    program.write_text(f"import sys; sys.path.append({str(ROOT)!r})\n{FORKS}")
+    spawner = Spawner(program=(str(program),))
+    serving, newborn = (supervised("import time; time.sleep(60)", spawner=spawner) for _ in range(2))
+    serving.start()
+    wait_until(lambda: serving.pid)
+    newborn.start()
+    wait_until(lambda: newborn.pid)
+
+    newborn.kill()
+    assert serving.is_alive
+    spawner.close()
 
 
 def test_the_pause_before_a_restart_grows_and_shrinks_again(
