@@ -64,12 +64,14 @@ def started(base: Path, script: str, tier: str = "namespace") -> ShellFolder | N
 
 
 def test_it_sees_its_workspace_and_is_known_by_its_number_outside(base: Path) -> None:
-    script = f"pwd; ls {base}; ls -a /tmp | wc -l; sleep 0.2; true"  # bash becomes the program of its last command
+    script = f"pwd; ls {base}; ls -a /tmp | wc -l; until [ -e seen ]; do sleep 0.05; done"
     if (shell := started(base, script)) is not None:
         with shell:
             facts = shell.facts()
             assert start_ticks(facts["pid"]) == facts["start_ticks"]
-            assert Path(f"/proc/{facts['child']}/cmdline").read_bytes().startswith(b"/bin/bash")
+            command = Path(f"/proc/{facts['child']}/cmdline")
+            wait_until(lambda: command.read_bytes().startswith(b"/bin/bash"))  # empty while it becomes that
+            (base / "ws" / "seen").touch()
             wait_until(lambda: has_ended(shell))
             assert output_of(shell).decode().split()[:3] == [f"{base}/ws", "cache", "ws"]
             assert shell.record().exit_code == 0
