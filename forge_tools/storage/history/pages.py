@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, case, desc, false, func, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, asc, case, desc, false, func, literal, select, true
 
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.model.execution import TERMINAL, ExecutionStatus, id_time, is_id
@@ -261,7 +261,7 @@ class _Walk(Generic[R]):
         entries = entries.order_by(self._direction.orders(self._index.place))
         count = self._entries + self._is_whole  # the entry at the place was counted before
         edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
-        window = self._window(entries.limit(count), edge, connection.dialect)
+        window = self._window(entries.limit(count), edge)
         query = self._listing.query.where(*window).order_by(*map(self._direction.orders, self._listing.order))
         found = (await connection.execute(query.limit(limit))).all()
         self._move(found, edge, is_full=len(found) == limit)
@@ -277,22 +277,21 @@ class _Walk(Generic[R]):
             reaches = self._direction.is_from if self._is_whole else self._direction.is_behind
             yield reaches(self._index.place, self.place[0])
 
-    def _window(self, entries: Select[Any], edge: Any, dialect: Dialect) -> Iterator[ColumnElement[bool]]:
+    def _window(self, entries: Select[Any], edge: Any) -> Iterator[ColumnElement[bool]]:
         """Return the conditions for the rows of one step, up to its edge.
 
-        PostgreSQL estimates a range of ids as one row, and then compares each row of one table with each of another;
-        entries of a limited number prevent that.
+        PostgreSQL estimates a range between two known ids as one row, and then compares each row of one table with each
+        of another. So its ends are subqueries, whose values it does not know.
         """
-        listing, direction = self._listing, self._direction
-        columns = [listing.order[0]] if listing.twin is None else [listing.order[0], listing.twin]
-        for column in columns:
-            if self.place is not None:
-                yield direction.is_from(column, self.place[0])
+        listing, direction, place = self._listing, self._direction, self.place
+        for column in [listing.order[0]] if listing.twin is None else [listing.order[0], listing.twin]:
+            if place is not None:
+                yield direction.is_from(column, _unknown(column, place[0]))
             if edge is not None:
-                yield ~direction.is_behind(column, edge)
-        if self.place is not None:
-            yield listing.is_behind(self.place, direction)
-        if self._index.entries or (len(columns) > 1 and dialect.name == "postgresql"):
+                yield ~direction.is_behind(column, _unknown(column, edge))
+        if place is not None:
+            yield listing.is_behind(place, direction)
+        if self._index.entries:
             yield listing.order[0].in_(entries)
 
     def _move(self, rows: Sequence[Row[Any]], edge: Any, *, is_full: bool) -> None:
@@ -303,6 +302,10 @@ class _Walk(Generic[R]):
         self.place, self.is_over = (None, True) if edge is None else ((edge,), False)
         self.reached = self.place or (self._listing.place_of(rows[-1]) if rows else None)
         self._entries = min(self._entries * GROWTH, self._longest)
+
+
+def _unknown(column: ColumnElement[Any], value: Any) -> ColumnElement[Any]:
+    return value if isinstance(value, ColumnElement) else select(literal(value, column.type)).scalar_subquery()
 
 
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
