@@ -166,18 +166,21 @@ class _DevStack(AnnouncedStack):
         super().died(worker, code)
 
     def _tell(self, document: dict[str, Any], said: str, style: str = "dim") -> None:
-        if self._face.is_json:
-            self._face.line(document)
-        else:
-            self._face.say(said, style=style)
+        with suppress(OSError):  # it serves on, also if nobody reads
+            if self._face.is_json:
+                self._face.line(document)
+            else:
+                self._face.say(said, style=style)
 
     def _take_keys(self, calls: "_Calls") -> None:
         keys = {b"f": calls.show_failure, b"r": calls.run_again}
         with _single_keys(sys.stdin.fileno()):
             while not self._stopping.is_set():
                 ready, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-                if ready and (do := keys.get(os.read(sys.stdin.fileno(), 1))):
-                    do()
+                if ready:
+                    if not (key := os.read(sys.stdin.fileno(), 1)):
+                        return  # the terminal is gone
+                    keys.get(key, lambda: None)()
 
 
 class _Calls:
@@ -303,4 +306,5 @@ def _single_keys(terminal: int) -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # it is gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -119,8 +119,9 @@ class Face:
         self.out.print(Text(printable(text), style=style), soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Print a line beside the output, on the error stream."""
-        self.err.print(Text(printable(text), style=style), soft_wrap=True)
+        """Print a line beside the output, on the error stream, if that can be written: nothing depends on it."""
+        with suppress(OSError):
+            self.err.print(Text(printable(text), style=style), soft_wrap=True)
 
     def fail(self, message: str, code: str, error: BaseException) -> None:
         """Print an error: one message that says what to do, and its traceback only on request."""

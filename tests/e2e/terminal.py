@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import termios
@@ -14,6 +15,7 @@ from typing import Self
 from tests.e2e.cli_driver import MODULE, Cli, warm_command
 from tests.waiting import within
 
+POLL_SECONDS = 0.1
 ENTER, LEAVE, HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -30,7 +32,7 @@ class Terminal:
             [MODULE, *words], cwd=cli.folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
-        self._written = b""
+        self._written, self._is_closed = b"", False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -66,17 +68,25 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
+    def close(self) -> None:
+        """Do what closing its window does, but for the signal."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._reader.join(30)
+            os.close(self._ours)
+
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
         self._reader.join(30)
-        os.close(self._ours)
+        self.close()
 
     def _read(self) -> None:
         try:
-            while chunk := os.read(self._ours, 65536):  # no deadline: its end closes the terminal
-                self._written += chunk
+            while not self._is_closed:  # no deadline: its end closes the terminal
+                if select.select([self._ours], [], [], POLL_SECONDS)[0]:
+                    self._written += os.read(self._ours, 65536)
         except OSError:  # how Linux says that the other end is closed
             return
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -121,6 +122,24 @@ def test_new_code_is_announced_once_the_old_code_answers_no_more(
 
     wait_until(lambda: "New code serves" in terminal.written, 60, lambda: terminal.written)
     assert {client.execute("say", CONTEXT, text="hi").output for _ in range(20)} == {"NEW hi"}
+
+
+def test_one_whose_terminal_is_gone_serves_on_until_it_is_ended(
+    terminal: Terminal, client: SyncExecutorClient, cli: Cli
+) -> None:
+    terminal.close()
+    assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
+
+    process = psutil.Process(terminal.process.pid)
+    used = sum(process.cpu_times()[:2])
+    time.sleep(2)
+    assert sum(process.cpu_times()[:2]) - used < 1
+
+    (cli.folder / "mytools.py").write_text(SOURCE.replace("OLD", "NEW"))
+    wait_until(lambda: client.execute("say", CONTEXT, text="hi").output == "NEW hi", 60)
+    tree = [process.pid for process in descendants(terminal.process.pid)]
+    assert terminal.end(signal.SIGHUP) == 0
+    assert [pid for pid in tree if not is_gone(pid)] == []
 
 
 def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:
