@@ -18,7 +18,6 @@ ForgeError
 │   ├── ArtifactFolderError     the folder of artifacts cannot be used
 │   ├── ForeignRowError         a row that no forge-tools wrote
 │   └── UnstorableRowError      one row the database refuses; its batch is unharmed
-├── BrokerUnavailableError      messages cannot be sent; what SQL accepted still runs
 ├── SubmitOutcomeUnknownError   the connection broke while a submit was being committed
 ├── ExecutionNotFoundError
 ├── ArtifactNotFoundError       nothing is kept under that name, or no longer
@@ -213,13 +212,6 @@ class UnstorableRowError(StorageError):
     """The database refuses this one row; the rest of its batch is unharmed."""
 
     code = ErrorCode.UNSTORABLE
-
-
-class BrokerUnavailableError(ForgeError):
-    """The broker cannot be reached."""
-
-    code = "BROKER_UNAVAILABLE"
-    retryable = True
 
 
 class SubmitOutcomeUnknownError(ForgeError):

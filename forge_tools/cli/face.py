@@ -22,7 +22,6 @@ from typer import Option
 
 from forge_tools.cli.text import as_json, printable
 from forge_tools.errors import (
-    BrokerUnavailableError,
     ConfigurationError,
     DuplicateToolError,
     ForgeError,
@@ -39,14 +38,14 @@ Exit codes:
   0    done
   1    the call or the command failed
   2    the command line is wrong
-  69   a service cannot be reached or used: database, broker, embedded stack
+  69   a service cannot be reached or used: database, embedded stack
   78   the configuration or the installation must be fixed
   130  interrupted
 """
 
 _CODES = {
     (ConfigurationError, InvalidToolError, DuplicateToolError): CONFIGURATION,
-    (StorageError, BrokerUnavailableError, StackError, SubmitOutcomeUnknownError): UNAVAILABLE,
+    (StorageError, StackError, SubmitOutcomeUnknownError): UNAVAILABLE,
 }
 
 

@@ -15,7 +15,6 @@ from forge_tools.cli import main
 from forge_tools.cli.face import FAILED, exit_code
 from forge_tools.cli.main import Commands
 from forge_tools.errors import (
-    BrokerUnavailableError,
     ConfigurationError,
     DatabaseUnavailableError,
     ExecutionNotFoundError,
@@ -39,7 +38,6 @@ def run(*words: str) -> int:
         (ConfigurationError("x"), 78),
         (InvalidToolError("T", "x"), 78),
         (DatabaseUnavailableError("x"), 69),
-        (BrokerUnavailableError("x"), 69),
         (StackError("x"), 69),
         (ExecutionNotFoundError("x"), 1),
         (ForgeError("x"), 1),
