@@ -281,14 +281,15 @@ class _Walk(Generic[R]):
         """Return the conditions for the rows of one step, up to its edge.
 
         PostgreSQL estimates a range between two known ids as one row, and then compares each row of one table with each
-        of another. So its ends are subqueries, whose values it does not know.
+        of another. So both ends are subqueries, whose values it does not know.
         """
         listing, direction, place = self._listing, self._direction, self.place
+        given = _unknown if listing.twin is not None and place is not None and edge is not None else _known
         for column in [listing.order[0]] if listing.twin is None else [listing.order[0], listing.twin]:
             if place is not None:
-                yield direction.is_from(column, _unknown(column, place[0]))
+                yield direction.is_from(column, given(column, place[0]))
             if edge is not None:
-                yield ~direction.is_behind(column, _unknown(column, edge))
+                yield ~direction.is_behind(column, given(column, edge))
         if place is not None:
             yield listing.is_behind(place, direction)
         if self._index.entries:
@@ -304,8 +305,12 @@ class _Walk(Generic[R]):
         self._entries = min(self._entries * GROWTH, self._longest)
 
 
+def _known(_: ColumnElement[Any], value: Any) -> Any:
+    return value
+
+
 def _unknown(column: ColumnElement[Any], value: Any) -> ColumnElement[Any]:
-    return value if isinstance(value, ColumnElement) else select(literal(value, column.type)).scalar_subquery()
+    return select(literal(value, column.type)).scalar_subquery()
 
 
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
