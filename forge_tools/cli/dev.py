@@ -86,11 +86,13 @@ class _DevStack(AnnouncedStack):
         self._drain = settings.drain
         self._generations: Generations | None = None
         self._stopping = threading.Event()
+        self._changes: Iterator[list[Path]] = iter(())
         self._calls: _Calls | None = None
         self._has_served = False
 
     def start_workers(self, forks: WorkerForks) -> None:
         # Running calls get as long as in production when code changes; changes in pyproject.toml apply at once.
+        self._changes = changes(self._roots(), self._stopping)
         make = partial(self.make_workers, forks, drain=self._drain)
         self._generations = Generations(self._workers, make, self)
         self._generations.renew()
@@ -107,16 +109,18 @@ class _DevStack(AnnouncedStack):
         threading.Thread(target=calls.follow, name="forge-calls", daemon=True).start()
         if can_ask():
             threading.Thread(target=self._take_keys, args=(calls,), name="forge-keys", daemon=True).start()
-        project = find_project()
-        roots = {Path.cwd(), settings.project if project is None else project.folder}
-        roots |= {Path(one.partition(":")[0]).resolve().parent for one in self._references if is_path(one)}
         try:
-            for files in changes(roots, self._stopping):
+            for files in self._changes:
                 self._tell({"event": "saved", "files": [str(file) for file in files]}, f"{_names(files)} saved ...")
                 if self._generations is not None:
                     self._generations.renew()
         except ForgeError as error:
             self._tell({"event": "unwatched", "error": error.message}, error.message, "red")
+
+    def _roots(self) -> set[Path]:
+        project = find_project()
+        roots = {Path.cwd(), self.settings.project if project is None else project.folder}
+        return roots | {Path(one.partition(":")[0]).resolve().parent for one in self._references if is_path(one)}
 
     def stop(self) -> None:
         self._stopping.set()

@@ -4,6 +4,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Event
@@ -20,6 +22,9 @@ LEAVE_SECONDS = 10.0
 
 STEP_MS = 50
 """A change is reported after this long without another: editors write a file in several steps."""
+
+LOOK_MS = 200
+"""How long after folders begin to be watched their sources are looked at once."""
 
 MOST_FOLDERS = 5_000
 
@@ -103,44 +108,73 @@ class Generations:
 
 
 def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
-    """Yield the files that changed; folders are watched one by one, so ignored ones cost nothing.
+    """Yield the sources that are saved, made or removed after this call; folders are watched one by one, so ignored ones cost nothing.
+
+    The kernel only says when to look: what changed is what differs from the last look, so that nothing is missed while
+    folders are not watched yet.
 
     Raises:
         ConfigurationError: there are too many folders, or one has a name that is not UTF-8.
     """
     tops = {root.resolve() for root in roots}
+    return _changes(tops, _look(tops), stop)
+
+
+def _changes(tops: set[Path], seen: "_Look", stop: Event) -> Iterator[list[Path]]:
     while not stop.is_set():
-        folders = _folders(tops)
+        watched, is_behind = _look(tops).folders, True
         told = watch(
-            *folders, watch_filter=_is_told, recursive=False, step=STEP_MS, stop_event=stop, raise_interrupt=False
+            *watched,
+            watch_filter=_is_told,
+            recursive=False,
+            step=STEP_MS,
+            stop_event=stop,
+            raise_interrupt=False,
+            rust_timeout=LOOK_MS,
+            yield_on_timeout=True,
         )
-        for found in told:
-            files = [Path(path) for _, path in found if _is_source(path)]
-            for file in files:
-                Path(cache_from_source(str(file))).unlink(missing_ok=True)  # same second and size: it would be used
-            came = [Path(path) for change, path in found if change is Change.added and Path(path).is_dir()]
-            files += [file for folder in came for file in folder.rglob("*.py")]
-            if files:
-                yield files
-            if came:
-                break  # to watch these, too
+        with suppress(FileNotFoundError):  # one of the folders is gone by now
+            for found in told:
+                if not (found or is_behind):
+                    continue
+                before, seen, is_behind = seen, _look(tops), False
+                if files := sorted({path for path, _ in before.sources.items() ^ seen.sources.items()}):
+                    for file in files:
+                        Path(cache_from_source(str(file))).unlink(
+                            missing_ok=True
+                        )  # same second and size: it would be used
+                    yield files
+                if seen.folders != watched:
+                    break
 
 
-def _folders(tops: Iterable[Path]) -> list[Path]:
-    found: list[Path] = []
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The folders to watch, and of each source in them what changes with each save."""
+
+    folders: set[Path]
+    sources: dict[Path, tuple[int, int]]
+
+
+def _look(tops: Iterable[Path]) -> _Look:
+    found = _Look(set(), {})
     for top in tops:
         if not _is_utf8(str(top)):
             raise ConfigurationError(
                 f"{top} is not UTF-8, and cannot be watched. Rename that folder; until then, restart after changes."
             )
-        for folder, names, _ in os.walk(top):
+        for folder, names, files in os.walk(top):
             names[:] = [name for name in names if not _is_ignored(Path(folder, name))]
-            found.append(Path(folder))
-            if len(found) > MOST_FOLDERS:
+            found.folders.add(Path(folder))
+            if len(found.folders) > MOST_FOLDERS:
                 raise ConfigurationError(
                     f"{top} has more than {MOST_FOLDERS:,} folders to watch. Start in the folder of your tools, or move "
                     "data into one whose name begins with a dot."
                 )
+            for file in filter(_is_source, files):
+                with suppress(OSError):  # it is gone, or a link to nothing
+                    status = (path := Path(folder, file)).stat()
+                    found.sources[path] = status.st_ino, status.st_ctime_ns
     return found
 
 

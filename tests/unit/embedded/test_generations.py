@@ -1,6 +1,7 @@
 """Which files `forge-tools dev` watches, and which changes it reports."""
 
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -60,6 +61,29 @@ def test_of_fifty_thousand_files_one_that_is_saved_is_told_and_each_folder_is_wa
         wait_until(lambda: tmp_path / "new" / "more.py" in heard, 60)
 
     assert set(heard) == {tmp_path / "77" / "mytools.py", tmp_path / "new" / "more.py"}
+
+
+def test_what_is_saved_before_folders_are_watched_is_told_and_a_folder_that_is_gone_by_then_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("mytools.py", "old/gone.py", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("before")
+    stop, watch, removed = threading.Event(), generations.watch, threading.Event()
+
+    def late(*folders: Path, **options: Any) -> Iterator[Any]:
+        if not removed.is_set():
+            shutil.rmtree(tmp_path / "old")
+            removed.set()
+        return watch(*folders, **options)
+
+    monkeypatch.setattr(generations, "watch", late)
+    heard = generations.changes([tmp_path], stop)
+    (tmp_path / "mytools.py").write_text("saved")
+
+    assert next(heard) == [tmp_path / "mytools.py", tmp_path / "old" / "gone.py"]
+    stop.set()
+    assert list(heard) == []
 
 
 def test_more_folders_than_can_be_watched_are_refused_with_the_way_out(
