@@ -21,6 +21,7 @@ _UNWRITABLE = (OSError, ValueError, AttributeError)
 def run(program: Callable[[], int]) -> NoReturn:
     """Run it, and end this process with its exit code."""
     code = _code_of(program)
+    sys.unraisablehook = _report  # from Python 3.13 on the wait reports an interrupt there instead of raising it
     with suppress(KeyboardInterrupt):  # whoever asks again does not want to wait for threads
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
     atexit._run_exitfuncs()  # noqa: SLF001  nor here
@@ -28,6 +29,11 @@ def run(program: Callable[[], int]) -> NoReturn:
         with suppress(*_UNWRITABLE):
             stream.flush()
     os._exit(code)
+
+
+def _report(unraisable: "sys.UnraisableHookArgs") -> None:
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
 
 
 def _code_of(program: Callable[[], int]) -> int:
