@@ -38,6 +38,7 @@ def migrated_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"migrated_{request.param}"))
 
 
+@pytest.hookimpl(tryfirst=True)  # else it depends on the command line whose parameters come first in the ids
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """SQLite and PostgreSQL, and PostgreSQL behind a pooler where a module says `POOLED`: there are promises that one could break."""
     says_itself = any("migrated_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
