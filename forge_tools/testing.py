@@ -20,13 +20,13 @@ from forge_tools.tool.executor import ToolExecutor
 from forge_tools.tool.registry import ScopedRegistry
 
 MAX_BYTES = 10_000_000
-"""The most bytes of parameters, and of outputs, as JSON."""
+"""The most bytes of parameters, of outputs and of metadata, as JSON."""
 
 
 class InlineExecutor(ToolExecutor):
     """Runs tools as workers do, without one: no database, no broker, results at once.
 
-    What could not travel to a worker and back fails here too: parameters and outputs go through JSON. `files` are
+    What could not travel to a worker and back fails here too: parameters, outputs and metadata go through JSON. `files` are
     written into `workspace`, a temporary folder to which the tools are confined; `context` changes the usual context.
     `overrides` replace what tools depend on: `{make_index: lambda: FakeIndex()}`.
     `reports` are the progress and the output that the tools have reported, in order.
@@ -121,11 +121,12 @@ class InlineExecutor(ToolExecutor):
             return ToolResult.fail(error.message, error_code=error.code, error_details=error.details)
         result = await super()._call(name, arguments, context, options)
         try:
-            output = json.loads(encode_json(result.output, "output", MAX_BYTES))
+            parts = {part: getattr(result, part) for part in ("output", "metadata")}
+            carried = {part: json.loads(encode_json(value, part, MAX_BYTES)) for part, value in parts.items()}
         except InvalidCallError as error:
             text = f"The tool ran, but its result cannot be stored: {error.message}"
             return ToolResult.fail(text, error_code=ErrorCode.UNSTORABLE)
-        return result.model_copy(update={"output": output})
+        return result.model_copy(update=carried)
 
     def _reporter(self) -> Reporter:
         listener = super()._reporter()

@@ -17,6 +17,11 @@ _FEW = 16
 """Up to this many values of a container are checked one by one; for more, their types come first."""
 _LONGEST_INTEGER = 14_280
 """Bits; Python refuses to print integers of more than 4,300 digits."""
+_SETTINGS = {
+    **dict.fromkeys(("parameters", "context"), "FORGE_MAX_PARAMETER_BYTES"),
+    **dict.fromkeys(("output", "metadata", "error_details"), "FORGE_MAX_OUTPUT_BYTES"),
+}
+"""What raises the limit of the parts of a call and of its result."""
 _TEXT = {str}
 _ONE_CHARACTER = {int, float, bool, type(None)}
 """Types whose values need at least one character."""
@@ -113,8 +118,8 @@ def _leaf_size(values: Collection[Any], deeper: list[Collection[Any]]) -> int:
 
 def _too_large(what: str, size: str, limit: int) -> InvalidCallError:
     verb = "are" if what.endswith("s") else "is"
-    setting = "FORGE_MAX_OUTPUT_BYTES" if what.startswith("output") else "FORGE_MAX_PARAMETER_BYTES"
-    way_out = f"Write the data to a file and pass its path, or raise {setting}."
+    setting = _SETTINGS.get(what.partition(".")[0])
+    way_out = f"Write the data to a file and pass its path, or raise {setting}." if setting else "Make it smaller."
     return InvalidCallError(f"{what} {verb} {size} bytes; the limit is {limit:,}. {way_out}")
 
 

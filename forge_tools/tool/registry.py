@@ -246,7 +246,7 @@ def _schema_problem(spec: ToolSpec) -> str | None:
         if value is not None and not value > 0:
             return f"{name} must be greater than 0, not {value}"
     try:
-        encode_json(providers.input_schema(spec).get("properties"), "parameters", _MAX_DEFINITION_BYTES)
+        encode_json(providers.input_schema(spec).get("properties"), "its parameters", _MAX_DEFINITION_BYTES)
         Validator.for_spec(spec)
     except InvalidToolError as error:
         return error.message

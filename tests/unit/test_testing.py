@@ -146,6 +146,20 @@ def test_an_output_that_cannot_be_stored_fails_as_on_a_worker() -> None:
     assert result.error.startswith("The tool ran, but its result cannot be stored: output: an object of type object")
 
 
+def test_metadata_travels_like_an_output() -> None:
+    @tool
+    def tagged(is_json: bool) -> ToolResult:
+        """Tag the result."""
+        return ToolResult.ok("ok", tags=("a", "b") if is_json else {"a", "b"})
+
+    with InlineExecutor(tagged) as tools:
+        assert tools.run("tagged", is_json=True).metadata == {"tags": ["a", "b"]}
+        result = tools.run("tagged", is_json=False)
+
+    assert result.error_code == ErrorCode.UNSTORABLE
+    assert (result.error or "").startswith("The tool ran, but its result cannot be stored: metadata.tags: a set")
+
+
 def test_failures_are_results_here_too() -> None:
     with InlineExecutor(greet) as tools:
         assert tools.run("greet").error == "Missing required parameter: name"

@@ -376,6 +376,14 @@ def test_the_exact_size_counts() -> None:
     assert refusal("xx", 1, "context").startswith("context is at least 4 bytes")
 
 
+def test_the_way_out_is_the_setting_of_what_is_too_large_or_none() -> None:
+    for part in ("parameters", "context.metadata"):
+        assert refusal("xx", 1, part).endswith("or raise FORGE_MAX_PARAMETER_BYTES.")
+    for part in ("output", "metadata", "error_details"):
+        assert refusal("xx", 1, part).endswith("or raise FORGE_MAX_OUTPUT_BYTES.")
+    assert refusal("xx", 1, "its input schema").endswith("the limit is 1. Make it smaller.")
+
+
 def test_the_lower_bound_of_the_size_is_never_above_the_size() -> None:
     for value in ({}, [], "", {"a": []}, [[], {}, ""], {"": {"": [None, True]}}, 1, None):
         text = encode_json(value, "parameters", LIMIT)
