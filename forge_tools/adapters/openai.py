@@ -9,6 +9,7 @@ from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.model.execution import new_id
 from forge_tools.model.tools import Schema, ToolSpec
+from forge_tools.schema import is_of_type
 from forge_tools.schema.providers import input_schema, render
 
 __all__ = ["ChatCompletions", "Responses"]
@@ -28,6 +29,9 @@ _KEPT = frozenset(
 )
 """Keywords that strict mode supports (OpenAI, Structured Outputs, supported schemas)."""
 
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+"""The formats that strict mode supports; it refuses all others."""
+
 _TOLD = {"minLength": "at least {} characters", "maxLength": "at most {} characters", "default": "default: {}"}
 """Keywords that strict mode lacks and a model should know: the description states them, and the executor checks them."""
 
@@ -35,6 +39,8 @@ _UNSUPPORTED = frozenset(
     {"allOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties"}
 )
 
+_TYPES = ("string", "boolean", "integer", "number", "array", "object", "null")
+"""Of a value that is of several, the first counts."""
 _MAX_DEPTH = 10
 _MAX_PROPERTIES = 5_000
 
@@ -326,14 +332,16 @@ class _Strict:
             raise self._refused(path, f"uses {unsupported[0]}, which strict mode does not support")
         kept = {keyword: copy.deepcopy(part) for keyword, part in schema.items() if keyword in _KEPT}
         notes = [note.format(schema[name]) for name, note in _TOLD.items() if schema.get(name) is not None]
+        if "format" in kept and kept["format"] not in _FORMATS:
+            notes.append(f"format: {kept.pop('format')}")
         if notes:
             kept["description"] = f"{schema.get('description', '')} ({', '.join(notes)})".strip()
         if "anyOf" in kept:
             kept["anyOf"] = [self.value(part, path, depth + 1) for part in kept["anyOf"]]
             return kept
-        types = kept.get("type")
-        if types is None and not {"enum", "const"} & kept.keys():
-            raise self._refused(path, "allows any value: give it a type")
+        if "type" not in kept:
+            kept["type"] = self._type_of(kept, path)
+        types = kept["type"]
         if _is(types, "object"):
             kept = self.object(kept, path, depth + 1)
         if _is(types, "array"):
@@ -341,6 +349,14 @@ class _Strict:
                 raise self._refused(path, "is an array of anything: describe its `items`")
             kept["items"] = self.value(kept["items"], f"{path}[]", depth)
         return kept
+
+    def _type_of(self, choices: Schema, path: str) -> str | list[str]:
+        """Return the type that strict mode wants beside choices."""
+        allowed = [choices["const"]] if "const" in choices else choices.get("enum", ())
+        types = list(dict.fromkeys(next(name for name in _TYPES if is_of_type(one, name)) for one in allowed))
+        if not types:
+            raise self._refused(path, "allows any value: give it a type")
+        return types[0] if len(types) == 1 else types
 
     def _refused(self, path: str, why: str) -> InvalidToolError:
         message = f'{self._tool} cannot be offered in strict mode: {path or "it"} {why}. Or ask for strict="auto", which leaves such tools as they are.'
@@ -359,7 +375,7 @@ def _nullable(schema: Schema) -> Schema:
         schema = {keyword: part for keyword, part in schema.items() if keyword != "const"} | {"enum": [schema["const"]]}
     if "enum" in schema and None not in schema["enum"]:
         schema = schema | {"enum": [*schema["enum"], None]}
-    types = schema.get("type")
-    if types is None or _is(types, "null"):
+    types = schema["type"]
+    if _is(types, "null"):
         return schema
     return schema | {"type": [*types, "null"] if isinstance(types, list) else [types, "null"]}

@@ -14,6 +14,7 @@ STRICT_KEYWORDS = {
     *("pattern", "format", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     *("minItems", "maxItems"),
 }
+STRICT_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 
 
 def check_names(tools: list[dict[str, Any]]) -> None:
@@ -39,7 +40,8 @@ def check_strict(name: str, schema: dict[str, Any]) -> None:
     for part in _inside(schema):
         where = f"Invalid schema for function {name!r}: {part}"
         require(not part.keys() - STRICT_KEYWORDS, f"{where}: {part.keys() - STRICT_KEYWORDS} not permitted")
-        require(part.keys() & {"type", "anyOf", "enum", "const"}, f"{where}: schema must have a 'type' key")
+        require(part.keys() & {"type", "anyOf"}, f"{where}: schema must have a 'type' key")
+        require(part.get("format") in {None, *STRICT_FORMATS}, f"{where}: {part.get('format')!r} is not a valid format")
         if "object" in _types(part):
             require(part.get("additionalProperties") is False, f"{where}: 'additionalProperties' must be false")
             require(

@@ -1,15 +1,19 @@
 """Schemas for OpenAI's strict mode."""
 
-from typing import Any
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import HttpUrl
 
 from forge_tools.adapters.openai import strict_parameters
 from forge_tools.errors import InvalidToolError
 from forge_tools.model import ToolParameter
 from forge_tools.model.tools import Schema
+from forge_tools.tool import tool
 from forge_tools.tool.base import BaseTool
 from forge_tools.tools import BUILTINS, Bash
 from tests.model_servers.rules import check_parameters, check_strict
@@ -42,7 +46,7 @@ def test_objects_inside_are_made_strict_too() -> None:
     assert inner["required"] == ["a", "b"]
     assert inner["additionalProperties"] is False
     assert inner["properties"]["a"] == {"type": "string", "description": "(at least 1 characters)"}
-    assert inner["properties"]["b"] == {"enum": ["x", None]}
+    assert inner["properties"]["b"] == {"enum": ["x", None], "type": ["string", "null"]}
 
 
 def test_alternatives_and_choices_may_be_null_where_they_are_optional() -> None:
@@ -54,8 +58,32 @@ def test_alternatives_and_choices_may_be_null_where_they_are_optional() -> None:
 
     assert (parts["mode"]["type"], parts["mode"]["enum"]) == (["string", "null"], ["r", "w", None])
     assert parts["of"]["properties"]["either"]["anyOf"][-1] == {"type": "null"}
-    assert parts["of"]["properties"]["fixed"] == {"enum": ["x", None]}
+    assert parts["of"]["properties"]["fixed"] == {"enum": ["x", None], "type": ["string", "null"]}
     assert parts["of"]["properties"]["nil"] == {"type": "null"}
+
+
+def test_choices_have_the_types_of_their_values() -> None:
+    @tool
+    def pick(of: Literal[1, "x", None], flag: Literal[True, 0.5]) -> None:
+        """Pick one."""
+
+    parts = strict_parameters(pick.spec)["properties"]
+
+    assert parts["of"] == {"description": "", "enum": [1, "x", None], "type": ["integer", "string", "null"]}
+    assert parts["flag"]["type"] == ["boolean", "number"]
+
+
+def test_formats_that_the_provider_refuses_are_told_instead() -> None:
+    @tool
+    def fetch(day: date, url: HttpUrl, to: Path = Path("out")) -> None:
+        """Fetch it."""
+
+    schema = strict_parameters(fetch.spec)
+    check_strict("fetch", schema)
+
+    assert schema["properties"]["day"]["format"] == "date"
+    assert schema["properties"]["url"]["description"] == "(at least 1 characters, at most 2083 characters, format: uri)"
+    assert schema["properties"]["to"] == {"type": ["string", "null"], "description": "(default: out, format: path)"}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +120,15 @@ def test_too_many_properties_are_refused() -> None:
 
 
 SCHEMAS = st.recursive(
-    st.sampled_from([{"type": "string", "maxLength": 3}, {"type": "number"}, {"enum": [1, "a"]}, {}, {"type": "null"}]),
+    st.sampled_from(
+        [
+            {"type": "string", "maxLength": 3, "format": "uri"},
+            {"type": "number"},
+            {"enum": [1, "a"]},
+            {},
+            {"type": "null"},
+        ]
+    ),
     lambda inner: st.one_of(
         st.builds(lambda of: {"type": "array", "items": of}, inner),
         st.builds(lambda parts: {"anyOf": parts}, st.lists(inner, min_size=1, max_size=3)),
