@@ -280,7 +280,7 @@ class SandboxError(ForgeError):
 def first_problem(error: Any) -> str:
     """Say where Pydantic found its first problem, and what it is."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {own_words(first['msg'])}"
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), own_words(first["msg"]))))
 
 
 def own_words(message: str) -> str:

@@ -9,23 +9,35 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import is_dataclass
 from traceback import walk_stack
-from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, get_type_hints, overload
+from types import NoneType, TracebackType
+from typing import (
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
-from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError, first_problem
+from forge_tools.errors import CallFailedError, ErrorCode, InvalidCallError, InvalidToolError, first_problem
 from forge_tools.model.calls import ExecutionContext, RetryPolicy, ToolResult
-from forge_tools.model.content import Media, holds_parts
+from forge_tools.model.content import CONTENT, Json, Media, Part, Text, holds_parts
 from forge_tools.model.tools import Capabilities, Lane, Tier, ToolCategory, ToolParameter
 from forge_tools.schema import clean_text, shown, suggestion
 from forge_tools.tool.base import BaseTool
 from forge_tools.tool.docstrings import read_docstring
 from forge_tools.tool.failures import frame_of
 from forge_tools.tool.registry import check_definition
-from forge_tools.tool.signatures import Signature
+from forge_tools.tool.signatures import Signature, accepted, asked_types
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,16 +139,13 @@ class FunctionTool(BaseTool, Generic[P, R]):
         An ExecutionContext among the arguments becomes the context of the call.
 
         Raises:
-            CallFailedError: when it is awaited and the call failed.
+            CallFailedError: when it is awaited and the call failed, or its output is not what the annotation promises.
         """
 
         async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
             context, parameters = self._signature.as_parameters(args, kwargs)
             result = await client.call(self.name, parameters, context)
-            if self._returns is ToolResult:
-                return result
-            output = result.unwrap()  # it went through JSON
-            return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
+            return result if self._returns is ToolResult else await self._value(result)
 
         return call
 
@@ -144,6 +153,32 @@ class FunctionTool(BaseTool, Generic[P, R]):
         """Submit the call to a client and return its handle at once."""
         context, parameters = self._signature.as_parameters(args, kwargs)
         return await client.submit(self.name, parameters, context)
+
+    async def _value(self, result: ToolResult) -> Any:
+        """Return what the function returned: its output went through JSON, images, files and bytes became parts."""
+        output, returns = result.unwrap(), self._returns
+        if returns is NoneType:
+            return None
+        parts = [one for one in result.content if not isinstance(one, Text)] if CONTENT in result.metadata else []
+        if isinstance(output, str) and parts and parts[0].line in output and returns is not str:
+            value = _value_of(result.content, returns)
+            if asked_types(returns) != (bytes,):
+                return value
+            return value.encode() if isinstance(value, str) else await value.bytes()
+        try:
+            return output if self._read is None else accepted(self._read, output)
+        except ValidationError as error:
+            cut = " It was longer than max_output_size." if result.metadata.get("truncated") is True else ""
+            said = f"{self.name} ran, but its output is not what its annotation promises: {first_problem(error)}.{cut}"
+            raise CallFailedError(said, ErrorCode.UNSTORABLE, result) from error
+
+    @functools.cached_property
+    def _read(self) -> TypeAdapter[Any] | None:
+        """What reads an output; None if its annotation says nothing, or names what JSON cannot hold."""
+        try:
+            return None if self._returns is None or self._returns is Any else TypeAdapter(self._returns)
+        except PydanticUserError:
+            return None
 
     @functools.cached_property
     def _returns(self) -> Any:
@@ -326,6 +361,13 @@ def _as_json(output: Any) -> Any:
     except ValueError:
         return output
     return output if found != output and _merges_keys(output, found) else found  # most are equal, which is soon found
+
+
+def _value_of(content: Sequence[Part], returns: Any) -> Any:
+    """Return parts as they were returned: in a list, or one by itself, which comes before what was attached."""
+    values = [one.text if isinstance(one, Text) else one.value if isinstance(one, Json) else one for one in content]
+    is_open = returns in (None, Any, object, list, tuple) and len(values) > 1
+    return values if is_open or get_origin(returns) in {list, tuple, Sequence} else values[0]
 
 
 def _merges_keys(before: Any, after: Any) -> bool:

@@ -51,6 +51,22 @@ def asked_types(annotation: Any) -> tuple[Any, ...]:
     return () if annotation in {None, NoneType} else (annotation,)
 
 
+def accepted(adapter: TypeAdapter[Any], value: Any) -> Any:
+    """Return a JSON value as its annotation means it.
+
+    Raises:
+        ValidationError: the annotation rejects it.
+    """
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        try:
+            text = json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise error from None
+        return adapter.validate_json(text)  # strict types accept a date as text only from JSON
+
+
 class _RecursiveTypeError(ValueError):
     """A type contains itself; the argument is its name."""
 
@@ -115,7 +131,7 @@ class Signature:
         filled, problems = dict[str, Any](), list[str]()
         for name, argument in self._arguments.items():
             try:
-                filled[name] = _accepted(argument.adapter, values[name]) if name in values else argument.absent()
+                filled[name] = accepted(argument.adapter, values[name]) if name in values else argument.absent()
             except ValidationError as error:
                 problems += _problems(name, error)
         if problems:
@@ -217,7 +233,7 @@ class Signature:
         except ValueError:  # a sentinel such as object(), which only the function knows
             return None
         try:
-            _accepted(adapter, default)
+            accepted(adapter, default)
         except ValidationError as error:
             raise self._refusal(name, f"has a default that its own annotation refuses: {default!r}.") from error
         return default
@@ -226,7 +242,7 @@ class Signature:
         """Reject choices that JSON cannot carry, such as bytes or tuples."""
         for choice in parameter.enum or ():
             try:
-                _accepted(adapter, choice)
+                accepted(adapter, choice)
             except ValidationError as error:
                 problem = f"has a choice that no call can make: its JSON form, {choice!r}, is refused. {_WAY_OUT}"
                 raise self._refusal(parameter.name, problem) from error
@@ -256,17 +272,6 @@ def _closure(function: Any) -> dict[str, Any]:
 def _note(field: FieldInfo) -> str:
     """Return a text among the annotations, as in `Annotated[str, "What to say."]`."""
     return next((note for note in field.metadata if isinstance(note, str)), "")
-
-
-def _accepted(adapter: TypeAdapter[Any], value: Any) -> Any:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        try:
-            text = json.dumps(value)
-        except (TypeError, ValueError, RecursionError):
-            raise error from None
-        return adapter.validate_json(text)  # strict types accept a date as text only from JSON
 
 
 def _absent(formal: Parameter, field: FieldInfo) -> Callable[[], Any]:
