@@ -10,21 +10,27 @@ from forge_tools.client.call import Call, without_texts
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
-from forge_tools.model.calls import ExecutionContext, RetryPolicy, ToolResult
+from forge_tools.model.calls import (
+    LONGEST_SECONDS,
+    MAX_ATTEMPTS,
+    ExecutionContext,
+    RetryPolicy,
+    ToolResult,
+    is_count,
+    is_duration,
+    unlike,
+)
 from forge_tools.model.execution import NewExecution, new_id
 from forge_tools.model.overview import told_of
 from forge_tools.model.places import host_of, host_queue
 from forge_tools.model.tools import ToolCategory, ToolSpec
-from forge_tools.schema import Validator, clean_text, encode_json, shown, suggestion
+from forge_tools.schema import Validator, clean_text, encode_json, suggestion
 from forge_tools.secrets.detection import Patterns, SecretDetector
 from forge_tools.secrets.scrubber import LEAST_IN_FAILURES, scrubber_of
 from forge_tools.setting_types import queue_name
 
 MAX_NAME = 200
 SHOWN_TOOLS = 20
-MAX_ATTEMPTS = 100
-LONGEST_SECONDS = 10 * 365 * 86_400.0
-"""Ten years; what no clock or database column can hold is refused here."""
 KEY_SECONDS = 60.0
 """How long clients use a key before they read it again: it may have been retired since, and be deleted soon."""
 
@@ -205,7 +211,7 @@ class Intake:
             raise InvalidCallError(f"when is {call.when.isoformat()}; it must be within ten years from now")
         for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
             least = "0 or more" if name == "delay" else "above 0"
-            is_right = _is_duration(value) and (value != 0 or name == "delay")
+            is_right = is_duration(value) and (value != 0 or name == "delay")
             _require(is_right, name, value, f"a number of seconds {least}, and at most ten years")
         limits = self._time_limits.limits(timeout)
         return {
@@ -283,25 +289,21 @@ def _checked_queue(queue: object) -> str:
 
 def _require(is_right: bool, name: str, value: object, wanted: str) -> None:
     if not is_right:
-        raise InvalidCallError(f"{name} is {shown(repr(value))}; it must be {wanted}")
+        raise InvalidCallError(clean_text(unlike(name, value, wanted)))
 
 
 def _check_attempts(call: Call) -> None:
     count, retry = f"a whole number from 1 to {MAX_ATTEMPTS}", call.retry
-    _require(call.max_attempts is None or _is_count(call.max_attempts), "max_attempts", call.max_attempts, count)
+    _require(call.max_attempts is None or is_count(call.max_attempts), "max_attempts", call.max_attempts, count)
     if retry is None:
         return
     _require(isinstance(retry, RetryPolicy), "retry", retry, "a RetryPolicy")
-    _require(_is_count(retry.max_attempts), "retry.max_attempts", retry.max_attempts, count)
+    if retry.flaw is not None:
+        raise InvalidCallError(retry.flaw)
     if call.max_attempts not in {None, retry.max_attempts}:
         raise InvalidCallError(
             f"max_attempts is {call.max_attempts}, but retry.max_attempts is {retry.max_attempts}; give one of them"
         )
-    for name in ("delay_seconds", "max_delay_seconds"):
-        value = getattr(retry, name)
-        _require(_is_duration(value), f"retry.{name}", value, "a number of seconds from 0 to ten years")
-    _require(isinstance(retry.jitter, bool), "retry.jitter", retry.jitter, "True or False")
-    _require(_is_duration(retry.backoff), "retry.backoff", retry.backoff, "a factor of 0 or more, such as 2")
 
 
 def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:
@@ -327,11 +329,3 @@ def _kept(values: Mapping[str, Any], limit: int) -> str:
         return encode_json(dict(values), "parameters", limit)
     except InvalidCallError as error:
         return encode_json({"not kept": error.message}, "parameters", limit)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= MAX_ATTEMPTS
-
-
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_SECONDS

@@ -16,10 +16,10 @@ from typing import Any
 
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import LONGEST_SECONDS, Rejected
+from forge_tools.client.intake import Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, InvalidCallError
-from forge_tools.model.calls import DEFAULT_TIMEOUT, ExecutionContext
+from forge_tools.model.calls import DEFAULT_TIMEOUT, LONGEST_SECONDS, ExecutionContext
 from forge_tools.model.execution import Holder, IdempotencyKey, KeyClaim
 from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.places import HOST_PREFIX

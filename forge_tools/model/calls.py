@@ -27,6 +27,10 @@ HISTORY_LIMIT = 10_000
 DEFAULT_TIMEOUT = 120.0
 """Seconds; the timeout of a call for which nobody set one."""
 
+MAX_ATTEMPTS = 100
+LONGEST_SECONDS = 10 * 365 * 86_400.0
+"""Ten years; what no clock or database column can hold is refused."""
+
 
 class ExecutionContext(BaseModel):
     """What a call carries besides its parameters; JSON only, since it crosses hosts (spec S0-12).
@@ -267,6 +271,21 @@ class ToolResult(BaseModel):
 _NESTED_NAMES = {"bytes_read": "bytesRead", "bytes_written": "bytesWritten", "files_accessed": "filesAccessed"}
 
 
+def is_count(value: object) -> bool:
+    """Whether it may be a number of attempts."""
+    return type(value) is int and 1 <= value <= MAX_ATTEMPTS
+
+
+def is_duration(value: object) -> bool:
+    """Whether it may be a number of seconds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_SECONDS
+
+
+def unlike(name: str, value: object, wanted: str) -> str:
+    """Say what a value is, and what it must be."""
+    return f"{name} is {repr(value)[:64]}; it must be {wanted}"
+
+
 def flaw_of(options: object) -> str | None:
     """Return why these are not the options of a call, if so."""
     if not isinstance(options, CallOptions | None):
@@ -317,6 +336,20 @@ class RetryPolicy:
     backoff: float = 1.0
     max_delay_seconds: float = 300.0
     jitter: bool = False
+
+    @property
+    def flaw(self) -> str | None:
+        """Why no call could be retried by it, if so."""
+        tried, waited = f"a whole number from 1 to {MAX_ATTEMPTS}", "a number of seconds from 0 to ten years"
+        fields: tuple[tuple[str, bool, str], ...] = (
+            ("max_attempts", is_count(self.max_attempts), tried),
+            ("delay_seconds", is_duration(self.delay_seconds), waited),
+            ("max_delay_seconds", is_duration(self.max_delay_seconds), waited),
+            ("jitter", isinstance(self.jitter, bool), "True or False"),
+            ("backoff", is_duration(self.backoff), "a factor of 0 or more, such as 2"),
+        )
+        found = ((name, wanted) for name, is_right, wanted in fields if not is_right)
+        return next((unlike(f"retry.{name}", getattr(self, name), wanted) for name, wanted in found), None)
 
     def delay_after(self, attempt: int) -> float:
         """Return the seconds to wait after that attempt, counted from 1."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from forge_tools.errors import DuplicateToolError, InvalidCallError, InvalidToolError, ToolError, ToolNotFoundError
-from forge_tools.model.calls import ExecutionContext
+from forge_tools.model.calls import MAX_ATTEMPTS, ExecutionContext, is_count, is_duration, unlike
 from forge_tools.model.tools import Schema, ToolCategory, ToolSpec
 from forge_tools.schema import KNOWN_TYPES, Validator, clean_text, encode_json, providers, suggestion
 from forge_tools.tool.base import BaseTool
@@ -199,7 +199,7 @@ def check_definition(tool: object, *, strict: bool = False) -> None:
         made = f"{tool.__name__}()" if inspect.isclass(tool) else "an instance of a BaseTool subclass"
         raise InvalidToolError(clean_text(repr(tool)[:64]), f"is not a tool. Register {made}.")
     spec = tool.spec
-    for problem in (_naming_problem(spec), _calling_problem(tool), _schema_problem(spec)):
+    for problem in (_naming_problem(spec), _calling_problem(tool), _limit_problem(spec), _schema_problem(spec)):
         if problem:
             raise InvalidToolError(clean_text(spec.name), problem)
     for doubt in _doubts(spec):
@@ -240,13 +240,19 @@ def _calling_problem(tool: BaseTool) -> str | None:
     return None
 
 
+def _limit_problem(spec: ToolSpec) -> str | None:
+    """Find what would let no call of it through, or cannot be published."""
+    if spec.timeout is not None and not (is_duration(spec.timeout) and spec.timeout):
+        return unlike("timeout", spec.timeout, "a number of seconds above 0, and at most ten years")
+    if spec.max_attempts is not None and not is_count(spec.max_attempts):
+        return unlike("max_attempts", spec.max_attempts, f"a whole number from 1 to {MAX_ATTEMPTS}")
+    return None if spec.retry is None else spec.retry.flaw
+
+
 def _schema_problem(spec: ToolSpec) -> str | None:
-    for name in ("timeout", "max_attempts"):
-        value = getattr(spec, name)
-        if value is not None and not value > 0:
-            return f"{name} must be greater than 0, not {value}"
     try:
         encode_json(providers.input_schema(spec).get("properties"), "its parameters", _MAX_DEFINITION_BYTES)
+        encode_json(spec.output_schema, "its output schema", _MAX_DEFINITION_BYTES)
         Validator.for_spec(spec)
     except InvalidToolError as error:
         return error.message

@@ -10,10 +10,11 @@ import pytest
 
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import Snapshot
-from forge_tools.client.intake import MAX_ATTEMPTS, Intake, Rejected
+from forge_tools.client.intake import Intake, Rejected
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.model import Capabilities, ExecutionContext, RetryPolicy, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.model.calls import MAX_ATTEMPTS
 from forge_tools.model.execution import NewExecution
 from forge_tools.model.overview import WorkerWalls
 from forge_tools.secrets.encryption import KeyFolder, Opener

@@ -160,7 +160,7 @@ def test_what_cannot_be_told_to_a_model_is_refused_at_once(function: Any, messag
     [
         ({"nam": "x"}, "@tool takes no 'nam' (did you mean 'name'?)"),
         ({"category": "files"}, "category: Input should be 'file'"),
-        ({"timeout": 0}, "timeout must be greater than 0"),
+        ({"timeout": 0}, "timeout is 0.0; it must be"),
         ({"version": "1"}, "the version '1' must look like 1.0.0"),
         ({"sensitive": ["tokn"]}, "is declared sensitive, but does not exist (did you mean 'token'?)"),
         ({"sensitive": "tokn"}, "parameter 'tokn' of"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DuplicateToolError, InvalidToolError, ToolError, ToolNotFoundError
+from forge_tools.model.calls import RetryPolicy
 from forge_tools.tool.base import ExecutionContext, ToolResult
 from forge_tools.tool.registry import ScopedRegistry, ToolRegistry
 from tests.spec.sample_tools import Bash, Echo, Read, Recorder, parameter
@@ -102,9 +103,15 @@ def test_a_tool_that_is_falsy_is_found_all_the_same(registry: ScopedRegistry) ->
         ({"aliases": ("ls -l",)}, "must be 1 to 64 letters"),
         ({"description": " \n"}, "the description is empty"),
         ({"version": "1"}, "must look like 1.0.0"),
-        ({"timeout": 0}, "timeout must be greater than 0"),
-        ({"timeout": float("nan")}, "timeout must be greater than 0"),
-        ({"max_attempts": 0}, "max_attempts must be greater than 0"),
+        ({"timeout": 0}, "timeout is 0.0; it must be a number of seconds above 0"),
+        ({"timeout": float("nan")}, "timeout is nan; it must be a number of seconds above 0"),
+        ({"timeout": float("inf")}, "timeout is inf; it must be .* at most ten years"),
+        ({"max_attempts": 0}, "max_attempts is 0; it must be a whole number from 1 to 100"),
+        ({"max_attempts": 101}, "max_attempts is 101; it must be a whole number from 1 to 100"),
+        ({"retry": RetryPolicy(0)}, "retry.max_attempts is 0; it must be a whole number from 1 to 100"),
+        ({"retry": RetryPolicy(3, delay_seconds=-1)}, "retry.delay_seconds is -1"),
+        ({"retry": RetryPolicy(3, backoff=float("nan"))}, "retry.backoff is nan"),
+        ({"output_schema": {"maximum": float("inf")}}, "its output schema.maximum: Infinity cannot"),
     ],
 )
 def test_what_a_provider_or_the_runtime_would_refuse_is_refused(
