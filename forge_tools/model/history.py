@@ -1,7 +1,8 @@
 """Executions as read back: filters, records, attempts, events, and the stream of one that is followed."""
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -34,13 +35,27 @@ class Selection:
     min_ms: float | None = None
     max_ms: float | None = None
 
+    @classmethod
+    def of(cls, filters: Mapping[str, Any]) -> "Selection":
+        """Select by what a caller gave as keywords.
+
+        Raises:
+            TypeError: naming a filter that there is not, and those that there are.
+            ValueError: as the constructor.
+        """
+        known = [one.name for one in fields(cls)]
+        for name in filters:
+            if name not in known:
+                raise TypeError(f"There is no filter {name!r}. There are: {', '.join(known)}.")
+        return cls(**filters)
+
     def __post_init__(self) -> None:
         """Reject values that would select nothing, or different rows on the two databases.
 
         Raises:
             ValueError: for an unknown status, or a time without a zone.
         """
-        if self.status is not None and self.status not in set(ExecutionStatus):
+        if self.status is not None and self.status not in list(ExecutionStatus):
             raise ValueError(f"There is no status {self.status!r}. There are: {', '.join(ExecutionStatus)}.")
         for name, moment in (("since", self.since), ("until", self.until)):
             if moment is not None and (not isinstance(moment, datetime) or moment.utcoffset() is None):

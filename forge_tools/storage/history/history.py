@@ -97,7 +97,7 @@ class History:
 
         Whole hours are taken from their roll-ups; with `from_rows` every call is read.
         """
-        selection, by = Selection(**filters), Grouping(by)
+        selection, by = Selection.of(filters), Grouping(by)
         async with self._database.reading(is_long=True) as connection:
             return await read_figures(connection, selection, by, from_rows=from_rows)
 
@@ -111,7 +111,7 @@ class History:
 
         Raises what `list` does, and ValueError for a status that no attempt has.
         """
-        return await self._page(attempts_listed(Selection(**filters)), limit=limit, before=before, patience=patience)
+        return await self._page(attempts_listed(Selection.of(filters)), limit=limit, before=before, patience=patience)
 
     async def list_events(
         self,
@@ -126,7 +126,7 @@ class History:
 
         `since` and `until` bound when they happened; the other filters apply to their execution. Raises what `list` does.
         """
-        listing = events_listed(Selection(**filters), kind)
+        listing = events_listed(Selection.of(filters), kind)
         return await self._page(listing, limit=limit, before=before, patience=patience)
 
     async def _page(self, listing: Listing[R], *, limit: int, **how: Any) -> Page[R]:
@@ -150,11 +150,11 @@ class History:
             ExecutionNotFoundError: `before` is not a cursor. The row that it names may be gone.
             ValueError: for a filter that can match nothing, and a `limit` below 1.
         """
-        return await self._page(executions_listed(Selection(**filters)), limit=limit, before=before, patience=patience)
+        return await self._page(executions_listed(Selection.of(filters)), limit=limit, before=before, patience=patience)
 
     async def unfinished(self, **filters: Any) -> Sequence[str]:
         """Return the ids of all executions that a `Selection` matches and that are not over, the oldest first."""
-        selected = joined().where(live.c.id.is_not(None), *conditions(Selection(**filters)))
+        selected = joined().where(live.c.id.is_not(None), *conditions(Selection.of(filters)))
         return await self._database.scalars(selected.with_only_columns(live.c.id).order_by(live.c.id))
 
     def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[ExecutionRecord]]:
@@ -180,7 +180,7 @@ class History:
         if size < 1:
             raise ValueError(f"size is {size}; it must be at least 1.")
         now: datetime = await self._database.scalar(select(from_now(0.0)))
-        selection = Selection(**filters)
+        selection = Selection.of(filters)
         listing = listed(replace(selection, until=min(now, selection.until or now)))
         async for stretch in read_all(self._database, listing, size):
             yield stretch
