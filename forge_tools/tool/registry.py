@@ -227,7 +227,11 @@ def _naming_problem(spec: ToolSpec) -> str | None:
 
 
 def _calling_problem(tool: BaseTool) -> str | None:
-    """Find declared parameters that cannot be passed to `_execute`."""
+    """Find why `_execute` cannot be called with the declared parameters."""
+    if not inspect.iscoroutinefunction(inspect.unwrap(tool._execute)):  # noqa: SLF001 the contract of subclasses
+        return (
+            "_execute is not an `async def`. Write one, which awaits and never blocks, or make a `def` a tool by @tool."
+        )
     signature = inspect.signature(tool._execute).parameters.values()  # noqa: SLF001 the contract of subclasses
     by_name = {p.name: p.kind for p in signature if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}}
     takes_any = any(p.kind == p.VAR_KEYWORD for p in signature)

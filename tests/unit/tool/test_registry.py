@@ -143,6 +143,20 @@ def test_parameters_that_cannot_be_shown_or_checked_are_refused(
         registry.register(Recorder(*parameters))
 
 
+def test_a_body_that_cannot_be_awaited_is_refused(registry: ScopedRegistry) -> None:
+    class Blocking(Echo):
+        def _execute(self, context: ExecutionContext, message: str) -> ToolResult:  # type: ignore[override]  # the mistake
+            return ToolResult.ok(message)
+
+    class Yielding(Echo):
+        async def _execute(self, context: ExecutionContext, message: str) -> Any:
+            yield message
+
+    for wrong in (Blocking(), Yielding()):
+        with pytest.raises(InvalidToolError, match="_execute is not an `async def`"):
+            registry.register(wrong)
+
+
 def test_a_parameter_that_the_body_cannot_be_given_is_refused(registry: ScopedRegistry) -> None:
     class Forgetful(Echo):
         parameters = (parameter("message"), parameter("times"))
