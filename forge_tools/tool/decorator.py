@@ -184,7 +184,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
     def _returns(self) -> Any:
         try:
             return get_type_hints(self._function, include_extras=True).get("return")
-        except (NameError, TypeError):  # known only to type checkers
+        except (NameError, AttributeError, TypeError, SyntaxError):  # known only to type checkers
             return None
 
     def __reduce__(self) -> str:

@@ -171,7 +171,7 @@ class Signature:
         asked = SimpleNamespace(__annotations__={formal.name: formal.annotation})
         try:
             return get_type_hints(asked, known, include_extras=True)[formal.name]
-        except NameError as error:
+        except (NameError, AttributeError) as error:
             raise self._refusal(
                 formal.name,
                 f"has an annotation that cannot be resolved ({error}). Import or define it at the top of the module, "

@@ -57,6 +57,10 @@ def grow(tree: Tree) -> None:
     """Grow."""
 
 
+def misspelt(x: "functools.Nowhere") -> None:  # type: ignore[name-defined]  # what is tested
+    """Misspell a type."""
+
+
 def unresolved(x: "Nowhere") -> None:  # noqa: F821  what is tested
     """Take what is not there."""
 
@@ -127,6 +131,10 @@ def ünicode(x: int) -> None:  # noqa: PLC2401  what is tested
             grow,
             "parameter 'tree' of {here}.grow has the type Tree, which contains itself; schemas for models are written",
         ),
+        (
+            misspelt,
+            "parameter 'x' of {here}.misspelt has an annotation that cannot be resolved (module 'functools' has no",
+        ),
         (unresolved, "parameter 'x' of {here}.unresolved has an annotation that cannot be resolved (name 'Nowhere'"),
         (no_type, "parameter 'x' of {here}.no_type has no type for an annotation: "),
         (aliased, "parameter 'x' of {here}.aliased has an alias. Give the parameter the name that callers should use."),
@@ -185,3 +193,10 @@ def test_the_package_around_the_decorator_is_not_taken_for_it() -> None:
     decorate: Any = forge_tools.tool  # what `from forge_tools import tool` binds
     with pytest.raises(TypeError, match=r"from forge_tools\.tool import tool"):
         decorate(describe)
+
+
+def test_what_is_returned_may_be_known_only_to_type_checkers() -> None:
+    def returned(x: int) -> "functools.Nowhere":  # type: ignore[name-defined]  # what is tested
+        """Return it."""
+
+    assert tool(returned).output_schema is None
