@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 from types import NoneType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from pydantic import BaseModel, Field, InstanceOf, computed_field
 
@@ -290,10 +290,14 @@ def flaw_of(options: object) -> str | None:
     """Return why these are not the options of a call, if so."""
     if not isinstance(options, CallOptions | None):
         return f"Invalid options: expected CallOptions, not {type(options).__name__}"
-    seconds = options.timeout if options else None
+    if options is None:
+        return None
+    seconds, retry = options.timeout, cast("object", options.retry)  # callers without a type checker
     if seconds is not None and not (type(seconds) in {int, float} and not seconds > sys.float_info.max):
-        return f"timeout is {repr(seconds)[:64]}; it must be a number of seconds above 0"
-    return None
+        return unlike("timeout", seconds, "a number of seconds above 0")
+    if not isinstance(retry, RetryPolicy | None):
+        return unlike("retry", retry, "a RetryPolicy")
+    return None if retry is None else retry.flaw
 
 
 def wrong_call(flaw: str, form: str) -> ToolResult:

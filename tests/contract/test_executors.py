@@ -121,6 +121,9 @@ async def test_arguments_that_are_not_an_object_with_names_are_a_wrong_form(exec
         (CallOptions(timeout=cast("float", "1")), "timeout is '1'; it must be a number of seconds above 0"),
         (CallOptions(timeout=float("inf")), "timeout is inf"),
         (CallOptions(timeout=10**400), "timeout is 1000"),
+        (CallOptions(retry=cast("RetryPolicy", 3)), "retry is 3; it must be a RetryPolicy"),
+        (CallOptions(retry=RetryPolicy(0)), "retry.max_attempts is 0; it must be a whole number from 1 to 100"),
+        (CallOptions(retry=RetryPolicy(2, delay_seconds=float("nan"))), "retry.delay_seconds is nan"),
     ],
 )
 async def test_options_that_are_none_are_a_wrong_form(executor: Executor, options: Any, said: str) -> None:
