@@ -28,13 +28,16 @@ def render(spec: ToolSpec, format: str) -> Schema:
         return {"type": "function", "function": function}
     if format == "anthropic":
         return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
-    if format == "gemini":  # a subset of OpenAPI, which refuses objects without properties; or a JSON Schema
+    if (
+        format == "gemini"
+    ):  # a subset of OpenAPI, which refuses objects without properties and values of any type; or a JSON Schema
         declaration: Schema = {"name": spec.name, "description": spec.description}
         if spec.input_schema is not None:
-            declaration["parametersJsonSchema"] = input_schema(spec)
-        elif spec.parameters:
-            declaration["parameters"] = _for_gemini(input_schema(spec))
-        return declaration
+            return declaration | {"parametersJsonSchema": input_schema(spec)}
+        parameters = _for_gemini(input_schema(spec))
+        if not _is_typed(parameters):
+            return declaration | {"parametersJsonSchema": _with_items(input_schema(spec))}
+        return declaration | ({"parameters": parameters} if spec.parameters else {})
     return {
         "name": spec.name,
         "description": spec.description,
@@ -99,6 +102,12 @@ def _for_gemini(schema: Schema) -> Schema:
     if kept.get("type") == "array":
         kept.setdefault("items", {"type": "string"})
     return _each_inside(kept, _for_gemini)
+
+
+def _is_typed(schema: Schema) -> bool:
+    inside = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
+    inside += [schema["items"]] if "items" in schema else []
+    return not schema.keys().isdisjoint({"type", "anyOf"}) and all(map(_is_typed, inside))
 
 
 def _one_type(schema: Schema) -> Schema:

@@ -85,6 +85,15 @@ def test_gemini_gets_the_keywords_it_knows() -> None:
     }
 
 
+@pytest.mark.parametrize("part", [{}, {"enum": [1, "x"]}, {"anyOf": [{"type": "string"}, {"enum": [1, "x"]}]}])
+def test_gemini_gets_a_json_schema_where_a_value_has_no_type_of_its_own(part: dict[str, Any]) -> None:
+    spec = Recorder(parameter("x", "array", items={"type": "object", "properties": {"a": part}})).spec
+    shown = render(spec, "gemini")
+
+    assert "parameters" not in shown
+    assert shown["parametersJsonSchema"] == input_schema(spec)
+
+
 def test_gemini_gets_no_parameters_where_there_are_none() -> None:
     assert render(Broken().spec, "gemini") == {"name": "Broken", "description": "Raise"}
 
