@@ -39,6 +39,9 @@ _FIELDS = {
 _DROPPED = frozenset({"title", "discriminator", "writeOnly", "$defs", "oneOf", "const", "prefixItems"})
 """Keywords that tell a model nothing, or that are expressed in another way here."""
 
+_EMPTY = (list, dict, set)
+"""Factories that make the same default for each call."""
+
 _WAY_OUT = "Take a type that JSON has (str, int, float, bool, list, dict, a pydantic model) and convert it inside."
 
 
@@ -219,6 +222,8 @@ class Signature:
 
     def _default(self, name: str, field: FieldInfo, adapter: TypeAdapter[Any]) -> Any:
         """Return the default as JSON; None, meaning no default, if JSON cannot hold it."""
+        if field.default_factory is not None and field.default_factory not in _EMPTY:  # another value for each call
+            return None
         value = field.get_default(call_default_factory=True, validated_data={})
         if value is None:
             return None

@@ -114,3 +114,20 @@ def test_only_what_stands_alone_is_filled_by_the_host() -> None:
 
     assert [parameter.name for parameter in visiting.parameters] == ["others"]
     assert result.output == ["/srv", "/a"]
+
+
+def test_a_factory_makes_a_default_for_each_call() -> None:
+    numbers = iter(range(10))
+
+    @tool
+    def take(
+        number: Annotated[int, Field(default_factory=lambda: next(numbers))],
+        many: Annotated[list[int], Field(default_factory=list)],
+    ) -> list[int]:
+        """Take a number."""
+        many.append(number)
+        return many
+
+    assert [parameter.default for parameter in take.parameters] == [None, []]
+    assert not any(parameter.required for parameter in take.parameters)
+    assert [output(take), output(take), output(take, number=7)] == [[0], [1], [7]]
