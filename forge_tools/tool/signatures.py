@@ -235,7 +235,8 @@ class Signature:
             )
         try:
             default = to_jsonable_python(value)
-        except ValueError:  # a sentinel such as object(), which only the function knows
+            json.dumps(default, allow_nan=False)
+        except ValueError:  # a sentinel such as object(), which only the function knows, or infinity
             return None
         try:
             accepted(adapter, default)

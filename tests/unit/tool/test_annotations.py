@@ -1,6 +1,7 @@
 """Annotations that say more than a type, or are texts themselves."""
 
 import asyncio
+import math
 from datetime import date
 from enum import Enum
 from pathlib import Path
@@ -131,3 +132,13 @@ def test_a_factory_makes_a_default_for_each_call() -> None:
     assert [parameter.default for parameter in take.parameters] == [None, []]
     assert not any(parameter.required for parameter in take.parameters)
     assert [output(take), output(take), output(take, number=7)] == [[0], [1], [7]]
+
+
+def test_a_default_that_json_cannot_hold_stays_with_the_function() -> None:
+    @tool
+    def take(most: float = math.inf) -> bool:
+        """Take as much."""
+        return most == math.inf
+
+    assert take.parameters[0].default is None
+    assert (output(take), output(take, most=5.0)) == (True, False)
