@@ -127,7 +127,8 @@ def test_new_code_is_announced_once_the_old_code_answers_no_more(
 def test_one_whose_terminal_is_gone_serves_on_until_it_is_ended(
     terminal: Terminal, client: SyncExecutorClient, cli: Cli
 ) -> None:
-    wait_until(lambda: "run dawdle seconds=1" in terminal.written, 60, lambda: terminal.written)  # the last that it says
+    # The last that it says.
+    wait_until(lambda: "run dawdle seconds=1" in terminal.written, 60, lambda: terminal.written)
     terminal.close()
     assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
 
