@@ -9,7 +9,7 @@ import threading
 import tty
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -177,14 +177,14 @@ class _DevStack(AnnouncedStack):
                 self._face.say(said, style=style)
 
     def _take_keys(self, calls: "_Calls") -> None:
-        keys = {b"f": calls.show_failure, b"r": calls.run_again}
-        with _single_keys(sys.stdin.fileno()):
-            while not self._stopping.is_set():
-                ready, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-                if ready:
-                    if not (key := os.read(sys.stdin.fileno(), 1)):
-                        return  # the terminal is gone
-                    keys.get(key, lambda: None)()
+        keys, terminal = {b"f": calls.show_failure, b"r": calls.run_again}, sys.stdin.fileno()
+        while not self._stopping.wait(POLL_SECONDS):
+            with _single_keys(terminal) if _is_ours(terminal) else nullcontext():
+                while _is_ours(terminal) and not self._stopping.is_set():
+                    if select.select([terminal], [], [], POLL_SECONDS)[0] and _is_ours(terminal):
+                        if not (key := os.read(terminal, 1)):
+                            return  # the terminal is gone
+                        keys.get(key, lambda: None)()
 
 
 class _Calls:
@@ -302,6 +302,14 @@ def _names(files: list[Path]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+def _is_ours(terminal: int) -> bool:
+    """Return whether we may use it: the kernel stops a job in the background that reads keys or sets how they are read."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:  # it controls no job of ours
+        return True
+
+
 @contextmanager
 def _single_keys(terminal: int) -> Iterator[None]:
     """Read keys one by one without echo; Ctrl-C stays a signal."""
@@ -311,4 +319,5 @@ def _single_keys(terminal: int) -> Iterator[None]:
         yield
     finally:
         with suppress(termios.error):  # it is gone
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+            if _is_ours(terminal):
+                termios.tcsetattr(terminal, termios.TCSADRAIN, before)

@@ -1,5 +1,6 @@
 """The output of commands, text for people or JSON for programs, and the exit codes that scripts may rely on."""
 
+import errno
 import logging
 import os
 import shutil
@@ -69,8 +70,15 @@ class _Closed(StringIO):
         return standard_output().write(text)
 
 
+class StreamConsole(Console):
+    """Rich's would exit when nobody reads any more, and from any thread; here that is an error, as on other streams."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def _console() -> Console:
-    console = Console(file=_Closed() if sys.stdout is None else None, highlight=False, soft_wrap=False)
+    console = StreamConsole(file=_Closed() if sys.stdout is None else None, highlight=False, soft_wrap=False)
     if not console.is_terminal:
         console.width = shutil.get_terminal_size((UNBOUNDED, 24)).columns  # COLUMNS, if that is set
     return console
@@ -83,7 +91,7 @@ class Face:
     output: Output = Output.TEXT
     is_debugging: bool = False
     out: Console = field(default_factory=_console)
-    err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    err: Console = field(default_factory=lambda: StreamConsole(stderr=True, highlight=False))
     pictures: str = ""
     """The terminal sequence that draws the images of the result; it is generated here, never by a tool."""
     _kept: TextIO | None = None
@@ -119,8 +127,7 @@ class Face:
 
     def note(self, text: str, style: str = "dim") -> None:
         """Print a line beside the output, on the error stream, if that can be written: nothing depends on it."""
-        with suppress(OSError):
-            self.err.print(Text(printable(text), style=style), soft_wrap=True)
+        self._note(Text(printable(text), style=style))
 
     def fail(self, message: str, code: str, error: BaseException) -> None:
         """Print an error: one message that says what to do, and its traceback only on request."""
@@ -130,9 +137,9 @@ class Face:
                 self.document({"error": {"code": str(code), "message": message}})
                 is_told = True
         if not is_told:
-            self.err.print(Text.assemble(("Error: ", "bold red"), printable(message)), soft_wrap=True)
+            self._note(Text.assemble(("Error: ", "bold red"), printable(message)))
         if self.is_debugging:
-            self.err.print(Text(printable("".join(traceback.format_exception(error)))), soft_wrap=True)
+            self._note(Text(printable("".join(traceback.format_exception(error)))))
 
     @contextmanager
     def notices(self) -> Iterator[None]:
@@ -152,6 +159,10 @@ class Face:
         sys.stdout.flush()
         self._kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
         os.dup2(2, 1)
+
+    def _note(self, text: Text) -> None:
+        with suppress(OSError):
+            self.err.print(text, soft_wrap=True)
 
     def _write(self, text: str) -> None:
         # Not Rich, which would wrap; nothing here is styled.
@@ -199,8 +210,7 @@ class _Notices(logging.Handler):
         text = record.getMessage() + (f": {error}" if error else "")
         if text not in self._seen:
             self._seen.add(text)
-            with suppress(OSError, SystemExit):  # Rich exits on a broken pipe; who warns goes on, read or not
-                self._face.note(f"Warning: {text}", style="yellow")
+            self._face.note(f"Warning: {text}", style="yellow")
 
 
 def _choose(context: typer.Context, output: Output | None) -> Output | None:

@@ -1,7 +1,9 @@
 """`forge-tools dev`: saved code answers, broken code changes nothing, and calls scroll by."""
 
 import os
+import pty
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +16,7 @@ from forge_tools import ExecutionContext
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.sandbox.processes.trees import descendants
-from tests.e2e.cli_driver import Cli, is_gone, workers_below
+from tests.e2e.cli_driver import COMMAND, Cli, is_gone, workers_below
 from tests.e2e.terminal import Terminal
 from tests.waiting import wait_until
 
@@ -142,6 +144,44 @@ def test_one_whose_terminal_is_gone_serves_on_until_it_is_ended(
     tree = [process.pid for process in descendants(terminal.process.pid)]
     assert terminal.end(signal.SIGHUP) == 0
     assert [pid for pid in tree if not is_gone(pid)] == []
+
+
+def test_one_whose_reader_is_gone_loads_saved_code_and_stops_in_order(cli: Cli) -> None:
+    with cli.start("dev", stderr=subprocess.STDOUT) as process, ExitStack() as ending:
+        ending.callback(process.kill)
+        assert process.stdout is not None
+        assert any("Ready." in line for line in process.stdout)
+        process.stdout.close()
+        with SyncExecutorClient(Settings(home=cli.folder / ".home")) as client:
+            for text in ("ONE", "TWO"):
+                (cli.folder / "mytools.py").write_text(SOURCE.replace("OLD", text))
+                wait_until(lambda said=f"{text} hi": client.execute("say", CONTEXT, text="hi").output == said, 30)
+        tree = [one.pid for one in descendants(process.pid)]
+        process.terminate()
+        assert process.wait(60) == 0
+        assert [pid for pid in tree if not is_gone(pid)] == []
+
+
+def test_one_in_the_background_of_a_terminal_serves_and_leaves_the_keys_to_others(cli: Cli) -> None:
+    ours, theirs = pty.openpty()
+    job = ["setsid", "--ctty", "--wait", "bash", "-mc", '"$@" > dev.log & wait', "bash", *COMMAND, "dev"]
+    log, streams = cli.folder / "dev.log", {"stdin": theirs, "stderr": theirs}
+    with ExitStack() as ending:
+        process = ending.enter_context(subprocess.Popen(job, cwd=cli.folder, env=cli.environment(), **streams))
+        ending.callback(process.kill)
+        ending.callback(os.close, ours)
+        os.close(theirs)
+        wait_until(lambda: log.exists() and "Ready. f shows" in log.read_text(), 60)
+        os.write(ours, b"f\n")
+        (cli.folder / "mytools.py").write_text(SOURCE.replace("OLD", "NEW"))
+        wait_until(lambda: "New code serves" in log.read_text(), 30, log.read_text)
+        (dev,) = [one.pid for one in descendants(process.pid) if words_of(one.pid)[-2:] == [b"dev", b""]]
+        os.kill(dev, signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def words_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
 def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:

@@ -8,14 +8,14 @@ import logging
 import pytest
 from rich.console import Console
 
-from forge_tools.cli.face import Face, Output
+from forge_tools.cli.face import Face, Output, StreamConsole
 from forge_tools.cli.text import one_line, printable
 
 
 def face(**fields: object) -> Face:
     return Face(
-        out=Console(file=io.StringIO(), width=80),
-        err=Console(file=io.StringIO(), width=80),
+        out=StreamConsole(file=io.StringIO(), width=80),
+        err=StreamConsole(file=io.StringIO(), width=80),
         **fields,
     )
 
@@ -56,7 +56,7 @@ def test_a_pipe_gets_output_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_terminal_gets_output_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Face(out=Console(file=io.StringIO(), force_terminal=True))
+    shown = Face(out=StreamConsole(file=io.StringIO(), force_terminal=True))
     shown.raw("\x1b[31mred")
     assert capsys.readouterr().out == "\\x1b[31mred\n"
 
