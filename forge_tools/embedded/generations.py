@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Event
@@ -114,7 +115,7 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
     folders are not watched yet.
 
     Raises:
-        ConfigurationError: there are too many folders, or one has a name that is not UTF-8.
+        ConfigurationError: there are too many folders, also for the kernel, or one has a name that is not UTF-8.
     """
     tops = {root.resolve() for root in roots}
     return _changes(tops, _look(tops), stop)
@@ -123,29 +124,31 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
 def _changes(tops: set[Path], seen: "_Look", stop: Event) -> Iterator[list[Path]]:
     while not stop.is_set():
         watched, is_behind = _look(tops).folders, True
-        told = watch(
-            *watched,
-            watch_filter=_is_told,
-            recursive=False,
-            step=STEP_MS,
-            stop_event=stop,
-            raise_interrupt=False,
-            rust_timeout=LOOK_MS,
-            yield_on_timeout=True,
-        )
-        with suppress(FileNotFoundError):  # one of the folders is gone by now
-            for found in told:
-                if not (found or is_behind):
-                    continue
-                before, seen, is_behind = seen, _look(tops), False
-                if files := sorted({path for path, _ in before.sources.items() ^ seen.sources.items()}):
-                    for file in files:
-                        Path(cache_from_source(str(file))).unlink(
-                            missing_ok=True
-                        )  # same second and size: it would be used
-                    yield files
-                if seen.folders != watched:
-                    break
+        for found in _told(watched, stop):
+            if not (found or is_behind):
+                continue
+            before, seen, is_behind = seen, _look(tops), False
+            if files := sorted({path for path, _ in before.sources.items() ^ seen.sources.items()}):
+                for file in files:
+                    with suppress(OSError):  # most have none; and it may be another user's, or not in a folder
+                        Path(cache_from_source(str(file))).unlink()  # same second and size: it would be used
+                yield files
+            if seen.folders != watched:
+                break
+
+
+def _told(folders: Iterable[Path], stop: Event) -> Iterator[set[tuple[Change, str]]]:
+    """Yield what the kernel tells of them; nothing, soon after it is told to watch them and then now and again."""
+    watched = partial(watch, watch_filter=_is_told, recursive=False, step=STEP_MS, raise_interrupt=False)
+    try:
+        yield from watched(*folders, stop_event=stop, rust_timeout=LOOK_MS, yield_on_timeout=True)
+    except FileNotFoundError:  # a folder went after it was found
+        return
+    except (OSError, RuntimeError) as error:  # it raises either
+        raise ConfigurationError(
+            f"Changes cannot be watched: {error}. Raise fs.inotify.max_user_watches or max_user_instances with sysctl; "
+            "until then, restart after changes."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

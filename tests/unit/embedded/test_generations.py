@@ -108,6 +108,40 @@ def test_a_folder_that_is_not_utf8_is_not_watched_and_refused_if_it_is_the_root(
         next(generations.changes([odd], threading.Event()))
 
 
+def test_compiled_code_that_cannot_be_removed_keeps_no_change_from_being_told(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").write_text("no folder")
+    with watched([tmp_path], 1) as heard:
+        (tmp_path / "mytools.py").touch()
+        wait_until(lambda: heard, 10)
+
+
+def test_a_folder_that_goes_before_it_is_watched_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fleeting").mkdir()
+    real = generations.watch
+
+    def watch(*folders: Path, **options: Any) -> Iterator[Any]:
+        with suppress(FileNotFoundError):
+            (tmp_path / "fleeting").rmdir()
+        return real(*folders, **options)
+
+    monkeypatch.setattr(generations, "watch", watch)
+    with watched([tmp_path], 1) as heard:
+        (tmp_path / "mytools.py").touch()
+        wait_until(lambda: heard, 10)
+
+
+@pytest.mark.parametrize("error", [OSError("OS file watch limit reached"), RuntimeError("EMFILE")])
+def test_a_kernel_that_watches_no_more_is_named_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def watch(*_: Path, **__: object) -> Iterator[Any]:
+        raise error
+
+    monkeypatch.setattr(generations, "watch", watch)
+    with pytest.raises(ConfigurationError, match=r"Raise fs\.inotify\.max_user_watches"):
+        next(generations.changes([tmp_path], threading.Event()))
+
+
 def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched, stop = list[Path](), threading.Event()
 
