@@ -18,12 +18,13 @@ _UNWRITABLE = (OSError, ValueError, AttributeError)
 """What a stream raises that is full, closed, or none at all."""
 
 
-def run(program: Callable[[], int]) -> NoReturn:
-    """Run it, and end this process with its exit code."""
+def run(program: Callable[[], int], *, is_patient: bool = True) -> NoReturn:
+    """Run it, and end this process with its exit code, once all threads but daemons have ended if it `is_patient`."""
     code = _code_of(program)
-    sys.unraisablehook = _report  # from Python 3.13 on the wait reports an interrupt there instead of raising it
-    with suppress(KeyboardInterrupt):  # whoever asks again does not want to wait for threads
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
+    if is_patient:
+        sys.unraisablehook = _report  # from Python 3.13 on the wait reports an interrupt there instead of raising it
+        with suppress(KeyboardInterrupt):  # whoever asks again does not want to wait for threads
+            threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name
     atexit._run_exitfuncs()  # noqa: SLF001  nor here
     for stream in (sys.stdout, sys.stderr):
         with suppress(*_UNWRITABLE):

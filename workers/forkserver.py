@@ -86,7 +86,8 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
         with suppress(OSError):  # nobody may be listening
             ready.send(json.dumps(said).encode())
 
-    programs.run(partial(import_module("workers.program").main, arguments, tell=tell, leave=ready.close))
+    program = partial(import_module("workers.program").main, arguments, tell=tell, leave=ready.close)
+    programs.run(program, is_patient=False)  # as `python -m workers` does
 
 
 def _show(words: Sequence[str]) -> None:

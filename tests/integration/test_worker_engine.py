@@ -121,6 +121,18 @@ def test_a_worker_that_is_stopped_while_it_starts_leaves_in_good_order(
     assert (process.returncode, b"Traceback" in said) == (code, False)
 
 
+def test_a_thread_that_a_module_of_tools_started_keeps_no_worker_from_ending(
+    lone_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (lone_fleet.folder / "threaded.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait).start()\nfrom tests.sample_tools import Echo\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{lone_fleet.folder}")
+    worker = lone_fleet.start("async", tools="threaded:Echo", from_nothing=True)
+
+    assert worker.stop(20) == 0
+
+
 async def test_a_worker_that_serves_collects_garbage(lone_fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     (lone_fleet.folder / "collecting.py").write_text(
         "import gc\n"
