@@ -15,6 +15,8 @@ from forge_tools.sandbox.processes.spawner import Spawner
 FORK_SERVER = ("-P", "-m", "workers.forkserver")
 
 READY_BYTES = 1 << 16
+CLAIMS = b"null"
+"""What a worker says once it claims calls."""
 
 
 class WorkerForks(Spawner):
@@ -58,13 +60,19 @@ class SupervisedWorker(SupervisedProcess):
         if self._launcher is not None:
             self._launcher.send(signal.SIGINT)
 
+    def withdraw(self) -> None:
+        """End it: at once if it claims no calls yet, else as `leave` does."""
+        if self._said(socket.MSG_DONTWAIT) == CLAIMS:
+            self.leave()
+        else:
+            self.kill()
+
     def refusal(self) -> str | None:
         """Wait until it claims calls, and return None; or why it never will."""
-        ready, launcher, said = self._ready, self._launcher, b""
-        if ready is None or launcher is None:
+        launcher = self._launcher
+        if self._ready is None or launcher is None:
             return f"A new worker was ended; see {self.log}"
-        with suppress(OSError):
-            said = ready.recv(READY_BYTES)
+        said = self._said()
         return json.loads(said) if said else f"A new worker ended ({signed(launcher.wait())}); see {self.log}"
 
     def wait_until_left(self, seconds: float) -> None:
@@ -81,12 +89,18 @@ class SupervisedWorker(SupervisedProcess):
         if self._launcher is None and launcher is not None and not launcher.pid:
             self._last_exit = f"the program that forks workers ended; its log is {self._spawner.log}"
         if self._launcher is None and self._ready is not None:
-            with suppress(OSError, ValueError):  # whoever waits in `refusal` is told, too
-                said = self._ready.recv(READY_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-                if said and (why := json.loads(said)):
-                    self._last_exit = f"{self._last_exit}: {why.rstrip('.')}"
+            said = self._said(socket.MSG_DONTWAIT)
+            if said and (why := json.loads(said)):
+                self._last_exit = f"{self._last_exit}: {why.rstrip('.')}"
             self._ready.close()
             self._ready = None
+
+    def _said(self, how: int = 0) -> bytes:
+        """Return what it said as it started, which stays to be read again."""
+        if (ready := self._ready) is not None:
+            with suppress(OSError):  # it has ended, or said nothing yet
+                return ready.recv(READY_BYTES, socket.MSG_PEEK | how)
+        return b""
 
     def _launch(self, output: IO[bytes]) -> Launched:
         self.instance = new_id()

@@ -58,13 +58,12 @@ class Generations:
         self._leaving: list[SupervisedWorker] = []
 
     def renew(self) -> None:
-        """Start new workers, which take over once they serve; end those still starting, since their code is old."""
+        """Start new workers, which take over once they serve; end those that were to, since their code is old."""
         with self._lock:
             if self._coming is None:
                 return
             asked_at = time.monotonic()
-            for old in self._coming:
-                old.kill()
+            self._withdraw(self._coming)
             self._coming = self._make()
             for worker in self._coming:
                 worker.start()
@@ -97,8 +96,7 @@ class Generations:
                 self._leaving += old
                 self._serving[:] = coming
             else:
-                for worker in coming:
-                    worker.kill()
+                self._withdraw(coming)
         if said is None:
             leave_by = time.monotonic() + LEAVE_SECONDS
             for worker in old:
@@ -106,6 +104,12 @@ class Generations:
             self._listener.renewed(time.monotonic() - asked_at)
         else:
             self._listener.refused(said)
+
+    def _withdraw(self, coming: list[SupervisedWorker]) -> None:
+        """End workers of which not all serve yet; one that does may run calls."""
+        for worker in coming:
+            worker.withdraw()
+        self._leaving += coming
 
 
 def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:

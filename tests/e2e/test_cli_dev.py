@@ -184,6 +184,23 @@ def words_of(pid: int) -> list[bytes]:
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
 
 
+def test_what_runs_on_new_code_that_never_took_over_ends_in_peace(
+    terminal: Terminal, client: SyncExecutorClient, cli: Cli
+) -> None:
+    held, tools = cli.folder / "held", cli.folder / "mytools.py"
+    held.touch()
+    slow = 'import os, sys, time\nwhile "process" in sys.argv and os.path.exists("held"):\n    time.sleep(0.05)\n'
+    tools.write_text(slow + SOURCE.replace("OLD", "ONE"))
+    wait_until(lambda: client.execute("dawdle", CONTEXT, seconds=0).output == "ONE", 60)
+    calls = [client.submit("dawdle", {"seconds": 4}, CONTEXT) for _ in range(10)]
+    wait_until(lambda: all(call.status() == "running" for call in calls), 60)
+
+    held.unlink()
+    tools.write_text(SOURCE.replace("OLD", "TWO"))
+
+    assert {call.result(timeout=60).output for call in calls} == {"OLD", "ONE"}
+
+
 def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:
     for worker in workers_below(terminal.process.pid):
         os.kill(worker, signal.SIGKILL)
