@@ -65,8 +65,14 @@ class Generations:
             asked_at = time.monotonic()
             self._withdraw(self._coming)
             self._coming = self._make()
-            for worker in self._coming:
-                worker.start()
+            try:
+                for worker in self._coming:
+                    worker.start()
+            except OSError as error:  # no process, descriptor or disk available; that may pass
+                self._withdraw(self._coming)
+                self._coming = []
+                self._listener.refused(f"New workers cannot be started: {error.strerror}.")
+                return
             threading.Thread(
                 target=self._await, args=(self._coming, asked_at), name="forge-generation", daemon=True
             ).start()

@@ -201,6 +201,20 @@ def test_what_runs_on_new_code_that_never_took_over_ends_in_peace(
     assert {call.result(timeout=60).output for call in calls} == {"OLD", "ONE"}
 
 
+def test_workers_that_cannot_be_started_are_told_and_tried_again_at_the_next_save(
+    terminal: Terminal, client: SyncExecutorClient, cli: Cli
+) -> None:
+    logs = cli.folder / ".home" / "logs"
+    logs.rename(logs.with_name("away"))
+    (cli.folder / "mytools.py").write_text(SOURCE.replace("OLD", "ONE"))
+    wait_until(lambda: "cannot be started: No such file" in terminal.written, 30, lambda: terminal.written)
+    assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
+
+    logs.with_name("away").rename(logs)
+    (cli.folder / "mytools.py").write_text(SOURCE.replace("OLD", "TWO"))
+    wait_until(lambda: client.execute("say", CONTEXT, text="hi").output == "TWO hi", 60)
+
+
 def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:
     for worker in workers_below(terminal.process.pid):
         os.kill(worker, signal.SIGKILL)
