@@ -115,21 +115,6 @@ def test_compiled_code_that_cannot_be_removed_keeps_no_change_from_being_told(tm
         wait_until(lambda: heard, 10)
 
 
-def test_a_folder_that_goes_before_it_is_watched_ends_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "fleeting").mkdir()
-    real = generations.watch
-
-    def watch(*folders: Path, **options: Any) -> Iterator[Any]:
-        with suppress(FileNotFoundError):
-            (tmp_path / "fleeting").rmdir()
-        return real(*folders, **options)
-
-    monkeypatch.setattr(generations, "watch", watch)
-    with watched([tmp_path], 1) as heard:
-        (tmp_path / "mytools.py").touch()
-        wait_until(lambda: heard, 10)
-
-
 @pytest.mark.parametrize("error", [OSError("OS file watch limit reached"), RuntimeError("EMFILE")])
 def test_a_kernel_that_watches_no_more_is_named_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
