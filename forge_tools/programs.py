@@ -18,10 +18,20 @@ _UNWRITABLE = (OSError, ValueError, AttributeError)
 """What a stream raises that is full, closed, or none at all."""
 
 
-def run(program: Callable[[], int], *, is_patient: bool = True) -> NoReturn:
-    """Run it, and end this process with its exit code, once all threads but daemons have ended if it `is_patient`."""
+_awaited = True
+"""Whether `run` waits for threads that are no daemons, as an interpreter does."""
+
+
+def leave_threads() -> None:
+    """Have `run` wait for no thread of this program: one that a module of tools started may never end."""
+    global _awaited  # noqa: PLW0603  a program is a process
+    _awaited = False
+
+
+def run(program: Callable[[], int]) -> NoReturn:
+    """Run it, and end this process with its exit code."""
     code = _code_of(program)
-    if is_patient:
+    if _awaited:
         sys.unraisablehook = _report  # from Python 3.13 on the wait reports an interrupt there instead of raising it
         with suppress(KeyboardInterrupt):  # whoever asks again does not want to wait for threads
             threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  there is no public name

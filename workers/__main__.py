@@ -7,5 +7,4 @@ from forge_tools import programs
 
 if __name__ == "__main__":
     gc.disable()  # what is imported stays; `run_worker` enables collection when everything is loaded
-    # What a worker answers for has had its time; what threads of tools wait for may never come.
-    programs.run(import_module("workers.program").main, is_patient=False)
+    programs.run(import_module("workers.program").main)

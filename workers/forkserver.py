@@ -86,8 +86,7 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
         with suppress(OSError):  # nobody may be listening
             ready.send(json.dumps(said).encode())
 
-    program = partial(import_module("workers.program").main, arguments, tell=tell, leave=ready.close)
-    programs.run(program, is_patient=False)  # as `python -m workers` does
+    programs.run(partial(import_module("workers.program").main, arguments, tell=tell, leave=ready.close))
 
 
 def _show(words: Sequence[str]) -> None:

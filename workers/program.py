@@ -18,6 +18,7 @@ from forge_tools.logs import set_up
 from forge_tools.model.execution import new_id
 from forge_tools.model.places import host_queue
 from forge_tools.model.tools import ToolCategory
+from forge_tools.programs import leave_threads
 from forge_tools.sandbox.configured import reach_of, user_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
@@ -78,6 +79,7 @@ def main(
 def run(options: argparse.Namespace, tell: Callable[[str | None], None], leave: Callable[[], None]) -> int:
     """Load tools, start the engine, run Celery until it is stopped."""
     harden()
+    leave_threads()
     for name, meant in misspelt(Settings.model_fields, MARKS).items():
         logger.warning("Nothing reads %s; did you mean %s?", name, meant)
     settings, options.instance = Settings.load(), options.instance or new_id()

@@ -41,6 +41,7 @@ _UNSUPPORTED = frozenset(
 
 _TYPES = ("string", "boolean", "integer", "number", "array", "object", "null")
 """Of a value that is of several, the first counts."""
+
 _MAX_DEPTH = 10
 _MAX_PROPERTIES = 5_000
 

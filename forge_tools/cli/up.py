@@ -32,6 +32,7 @@ from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.places import ShellStatus
 from forge_tools.model.tools import COMMANDS, ToolCategory, ToolSpec
+from forge_tools.programs import leave_threads
 from forge_tools.sandbox.configured import commands_of, reach_of, user_of
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
@@ -68,6 +69,7 @@ def up(
     Stopping leaves no process except shells that tools started in the background; it names them.
     """
     harden()
+    leave_threads()
     given()  # while this process has no threads
     settings = Settings.load()
     if forgets:

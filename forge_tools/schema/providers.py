@@ -28,9 +28,8 @@ def render(spec: ToolSpec, format: str) -> Schema:
         return {"type": "function", "function": function}
     if format == "anthropic":
         return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
-    if (
-        format == "gemini"
-    ):  # a subset of OpenAPI, which refuses objects without properties and values of any type; or a JSON Schema
+    # A subset of OpenAPI, which refuses objects without properties and values of any type; or a JSON Schema.
+    if format == "gemini":
         declaration: Schema = {"name": spec.name, "description": spec.description}
         if spec.input_schema is not None:
             return declaration | {"parametersJsonSchema": input_schema(spec)}

@@ -19,9 +19,12 @@ def cli(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
 
 
+ENDLESS = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+
+
 @dataclass(frozen=True)
 class Ended:
-    """A stack that was called before it served, and then ended by Ctrl-C with a call in its queue."""
+    """A stack that was called before it served, and then ended by Ctrl-C with a call in its queue and a thread of its tools."""
 
     cli: Cli
     early: "subprocess.CompletedProcess[str]"
@@ -34,7 +37,7 @@ class Ended:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("ended")
-    (folder / "mytools.py").write_text(TOOLS)
+    (folder / "mytools.py").write_text(TOOLS + ENDLESS)
     cli = Cli(folder)
     up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True)
     try:
