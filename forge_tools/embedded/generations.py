@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from threading import Event
@@ -149,9 +148,18 @@ def _changes(tops: set[Path], seen: "_Look", stop: Event) -> Iterator[list[Path]
 
 def _told(folders: Iterable[Path], stop: Event) -> Iterator[set[tuple[Change, str]]]:
     """Yield what the kernel tells of them; nothing, soon after it is told to watch them and then now and again."""
-    watched = partial(watch, watch_filter=_is_told, recursive=False, step=STEP_MS, raise_interrupt=False)
     try:
-        yield from watched(*folders, stop_event=stop, rust_timeout=LOOK_MS, yield_on_timeout=True)
+        yield from watch(
+            *folders,
+            watch_filter=_is_told,
+            step=STEP_MS,
+            rust_timeout=LOOK_MS,
+            stop_event=stop,
+            yield_on_timeout=True,
+            recursive=False,
+            raise_interrupt=False,
+            ignore_permission_denied=True,
+        )
     except FileNotFoundError:  # a folder went after it was found
         return
     except (OSError, RuntimeError) as error:  # it raises either
@@ -193,7 +201,7 @@ def _look(tops: Iterable[Path]) -> _Look:
 
 def _is_ignored(folder: Path) -> bool:
     name = folder.name
-    return name.startswith(".") or name in IGNORED or not _is_utf8(name) or (folder / "pyvenv.cfg").exists()
+    return name.startswith(".") or name in IGNORED or not _is_utf8(name) or os.access(folder / "pyvenv.cfg", os.F_OK)
 
 
 def _is_utf8(name: str) -> bool:

@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -106,6 +109,24 @@ def test_a_folder_that_is_not_utf8_is_not_watched_and_refused_if_it_is_the_root(
 
     with pytest.raises(ConfigurationError, match="is not UTF-8, and cannot be watched"):
         next(generations.changes([odd], threading.Event()))
+
+
+def test_a_folder_that_may_not_be_read_keeps_no_other_from_being_watched() -> None:
+    script = """
+import os, sys, threading
+from pathlib import Path
+from forge_tools.embedded import generations
+if os.geteuid() == 0:
+    os.seteuid(65534)
+heard = generations.changes([Path(sys.argv[1])], threading.Event())
+Path(sys.argv[1], "mytools.py").touch()
+print(next(heard)[0].name)
+"""
+    with TemporaryDirectory() as folder:  # one that others may enter, too
+        Path(folder).chmod(0o777)
+        Path(folder, "data").mkdir(mode=0)
+        done = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("mytools.py\n", "")
 
 
 def test_compiled_code_that_cannot_be_removed_keeps_no_change_from_being_told(tmp_path: Path) -> None:
