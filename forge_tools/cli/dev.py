@@ -27,7 +27,7 @@ from forge_tools.cli.up import AnnouncedStack
 from forge_tools.config import Settings
 from forge_tools.embedded.forks import FORK_SERVER, SupervisedWorker, WorkerForks
 from forge_tools.embedded.generations import Generations, changes
-from forge_tools.embedded.stack import ASYNC_CONCURRENCY, WorkerPlan
+from forge_tools.embedded.stack import ASYNC_CONCURRENCY, StackStatus, WorkerPlan
 from forge_tools.errors import ForgeError
 from forge_tools.model.calls import ToolResult
 from forge_tools.model.diagnosis import Diagnosis
@@ -86,6 +86,7 @@ class _DevStack(AnnouncedStack):
         self._drain = settings.drain
         self._generations: Generations | None = None
         self._stopping = threading.Event()
+        self._announced = threading.Event()
         self._changes: Iterator[list[Path]] = iter(())
         self._calls: _Calls | None = None
         self._has_served = False
@@ -96,6 +97,11 @@ class _DevStack(AnnouncedStack):
         make = partial(self.make_workers, forks, drain=self._drain)
         self._generations = Generations(self._workers, make, self)
         self._generations.renew()
+
+    def announce(self, status: StackStatus) -> None:
+        super().announce(status)
+        self._face.is_heard = False  # it serves on, also if nobody reads
+        self._announced.set()
 
     def tend(self) -> None:
         super().tend()
@@ -124,6 +130,7 @@ class _DevStack(AnnouncedStack):
 
     def stop(self) -> None:
         self._stopping.set()
+        self._announced.set()
         if self._calls is not None:
             self._calls.stop()
         if self._generations is not None:
@@ -170,11 +177,12 @@ class _DevStack(AnnouncedStack):
         super().died(worker, code)
 
     def _tell(self, document: dict[str, Any], said: str, style: str = "dim") -> None:
-        with suppress(OSError):  # it serves on, also if nobody reads
-            if self._face.is_json:
-                self._face.line(document)
-            else:
-                self._face.say(said, style=style)
+        if threading.current_thread() is not threading.main_thread():  # which announces
+            self._announced.wait()  # workers may be quicker
+        if self._face.is_json:
+            self._face.line(document)
+        else:
+            self._face.say(said, style=style)
 
     def _take_keys(self, calls: "_Calls") -> None:
         keys, terminal = {b"f": calls.show_failure, b"r": calls.run_again}, sys.stdin.fileno()

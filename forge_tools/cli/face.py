@@ -7,7 +7,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
@@ -94,6 +94,8 @@ class Face:
     err: Console = field(default_factory=lambda: StreamConsole(stderr=True, highlight=False))
     pictures: str = ""
     """The terminal sequence that draws the images of the result; it is generated here, never by a tool."""
+    is_heard: bool = True
+    """Whether somebody has to read the output; if not, what cannot be written is dropped."""
     _kept: TextIO | None = None
 
     @property
@@ -123,7 +125,8 @@ class Face:
 
     def say(self, text: str = "", style: str = "") -> None:
         """Print a line for people; markup is not interpreted."""
-        self.out.print(Text(printable(text), style=style), soft_wrap=True)
+        with self._writing():
+            self.out.print(Text(printable(text), style=style), soft_wrap=True)
 
     def note(self, text: str, style: str = "dim") -> None:
         """Print a line beside the output, on the error stream, if that can be written: nothing depends on it."""
@@ -167,8 +170,12 @@ class Face:
     def _write(self, text: str) -> None:
         # Not Rich, which would wrap; nothing here is styled.
         out = self._kept or standard_output()
-        out.write(text if text.endswith("\n") else f"{text}\n")
-        out.flush()
+        with self._writing():
+            out.write(text if text.endswith("\n") else f"{text}\n")
+            out.flush()
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.is_heard else suppress(OSError)
 
 
 @contextmanager

@@ -147,7 +147,8 @@ def test_one_whose_terminal_is_gone_serves_on_until_it_is_ended(
 
 
 def test_one_whose_reader_is_gone_loads_saved_code_and_stops_in_order(cli: Cli) -> None:
-    with cli.start("dev", stderr=subprocess.STDOUT) as process, ExitStack() as ending:
+    errors = cli.folder / "errors.log"
+    with errors.open("w") as stream, cli.start("dev", stderr=stream) as process, ExitStack() as ending:
         ending.callback(process.kill)
         assert process.stdout is not None
         assert any("Ready." in line for line in process.stdout)
@@ -160,6 +161,7 @@ def test_one_whose_reader_is_gone_loads_saved_code_and_stops_in_order(cli: Cli) 
         process.terminate()
         assert process.wait(60) == 0
         assert [pid for pid in tree if not is_gone(pid)] == []
+    assert "Traceback" not in errors.read_text()
 
 
 def test_one_in_the_background_of_a_terminal_serves_and_leaves_the_keys_to_others(cli: Cli) -> None:

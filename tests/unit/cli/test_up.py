@@ -1,10 +1,13 @@
 """Printed commands work when they are copied and pasted."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from forge_tools.cli.dev import _DevStack
+from forge_tools.cli.face import Face
 from forge_tools.cli.up import command_line, until_ready
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus
@@ -35,6 +38,22 @@ def script_in(folder: Path) -> Path:
     script.write_text("#!/bin/sh\n")
     script.chmod(0o700)
     return script
+
+
+def test_dev_says_what_is_up_before_it_says_that_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in ("await_workers", "_suggest_own"):
+        monkeypatch.setattr(_DevStack, step, lambda _: None)
+    stack = _DevStack(Face(), Settings(home=tmp_path), ())
+    workers = threading.Thread(target=stack.renewed, args=(0.1,))
+    workers.start()
+    workers.join(0.1)
+
+    stack.announce(stack.status())
+    workers.join(60)
+    said = capsys.readouterr().out
+    assert said.index("is up") < said.index("Starting the workers") < said.index("Ready.")
 
 
 def test_without_a_script_the_module_is_run(bare_python: Path) -> None:
