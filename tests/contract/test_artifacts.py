@@ -240,7 +240,8 @@ async def test_whatever_happens_at_once_what_is_found_is_whole_and_nothing_stays
 
 
 async def put_or_give_up(store: Store, data: bytes, keeping: Keeping, session: str) -> None:
-    await store.artifacts.keep(artifact(data, session), keeping, await draft_of(store, data))
+    with await draft_of(store, data) as draft:  # closed here, not when Python collects it
+        await store.artifacts.keep(artifact(data, session), keeping, draft)
 
 
 async def test_damaged_bytes_are_refused(store: Store) -> None:
