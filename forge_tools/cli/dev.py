@@ -9,7 +9,7 @@ import threading
 import tty
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -187,7 +187,9 @@ class _DevStack(AnnouncedStack):
     def _take_keys(self, calls: "_Calls") -> None:
         keys, terminal = {b"f": calls.show_failure, b"r": calls.run_again}, sys.stdin.fileno()
         while not self._stopping.wait(POLL_SECONDS):
-            with _single_keys(terminal) if _is_ours(terminal) else nullcontext():
+            if not _is_ours(terminal):
+                continue
+            with _single_keys(terminal):
                 while _is_ours(terminal) and not self._stopping.is_set():
                     if select.select([terminal], [], [], POLL_SECONDS)[0] and _is_ours(terminal):
                         if not (key := os.read(terminal, 1)):

@@ -11,8 +11,8 @@ from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
 from forge_tools.model.calls import (
+    COUNT,
     LONGEST_SECONDS,
-    MAX_ATTEMPTS,
     ExecutionContext,
     RetryPolicy,
     ToolResult,
@@ -293,8 +293,8 @@ def _require(is_right: bool, name: str, value: object, wanted: str) -> None:
 
 
 def _check_attempts(call: Call) -> None:
-    count, retry = f"a whole number from 1 to {MAX_ATTEMPTS}", call.retry
-    _require(call.max_attempts is None or is_count(call.max_attempts), "max_attempts", call.max_attempts, count)
+    retry = call.retry
+    _require(call.max_attempts is None or is_count(call.max_attempts), "max_attempts", call.max_attempts, COUNT)
     if retry is None:
         return
     _require(isinstance(retry, RetryPolicy), "retry", retry, "a RetryPolicy")

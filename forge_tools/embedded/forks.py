@@ -15,8 +15,6 @@ from forge_tools.sandbox.processes.spawner import Spawner
 FORK_SERVER = ("-P", "-m", "workers.forkserver")
 
 READY_BYTES = 1 << 16
-CLAIMS = b"null"
-"""What a worker says once it claims calls."""
 
 
 class WorkerForks(Spawner):
@@ -62,7 +60,8 @@ class SupervisedWorker(SupervisedProcess):
 
     def withdraw(self) -> None:
         """End it: at once if it claims no calls yet, else as `leave` does."""
-        if self._said(socket.MSG_DONTWAIT) == CLAIMS:
+        said = self._said(socket.MSG_DONTWAIT)
+        if said and json.loads(said) is None:
             self.leave()
         else:
             self.kill()

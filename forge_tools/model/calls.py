@@ -28,6 +28,9 @@ DEFAULT_TIMEOUT = 120.0
 """Seconds; the timeout of a call for which nobody set one."""
 
 MAX_ATTEMPTS = 100
+COUNT = f"a whole number from 1 to {MAX_ATTEMPTS}"
+"""What a number of attempts must be."""
+
 LONGEST_SECONDS = 10 * 365 * 86_400.0
 """Ten years; what no clock or database column can hold is refused."""
 
@@ -344,9 +347,9 @@ class RetryPolicy:
     @property
     def flaw(self) -> str | None:
         """Why no call could be retried by it, if so."""
-        tried, waited = f"a whole number from 1 to {MAX_ATTEMPTS}", "a number of seconds from 0 to ten years"
+        waited = "a number of seconds from 0 to ten years"
         fields: tuple[tuple[str, bool, str], ...] = (
-            ("max_attempts", is_count(self.max_attempts), tried),
+            ("max_attempts", is_count(self.max_attempts), COUNT),
             ("delay_seconds", is_duration(self.delay_seconds), waited),
             ("max_delay_seconds", is_duration(self.max_delay_seconds), waited),
             ("jitter", isinstance(self.jitter, bool), "True or False"),

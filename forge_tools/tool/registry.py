@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from forge_tools.errors import DuplicateToolError, InvalidCallError, InvalidToolError, ToolError, ToolNotFoundError
-from forge_tools.model.calls import MAX_ATTEMPTS, ExecutionContext, is_count, is_duration, unlike
+from forge_tools.model.calls import COUNT, ExecutionContext, is_count, is_duration, unlike
 from forge_tools.model.tools import Schema, ToolCategory, ToolSpec
 from forge_tools.schema import KNOWN_TYPES, Validator, clean_text, encode_json, providers, suggestion
 from forge_tools.tool.base import BaseTool
@@ -249,7 +249,7 @@ def _limit_problem(spec: ToolSpec) -> str | None:
     if spec.timeout is not None and not (is_duration(spec.timeout) and spec.timeout):
         return unlike("timeout", spec.timeout, "a number of seconds above 0, and at most ten years")
     if spec.max_attempts is not None and not is_count(spec.max_attempts):
-        return unlike("max_attempts", spec.max_attempts, f"a whole number from 1 to {MAX_ATTEMPTS}")
+        return unlike("max_attempts", spec.max_attempts, COUNT)
     return None if spec.retry is None else spec.retry.flaw
 
 

@@ -283,15 +283,18 @@ class _Walk(Generic[R]):
         PostgreSQL estimates a range between two known ids as one row, and then compares each row of one table with each
         of another. So both ends are subqueries, whose values it does not know.
         """
-        listing, direction, place = self._listing, self._direction, self.place
-        given = _unknown if listing.twin is not None and place is not None and edge is not None else _known
-        for column in [listing.order[0]] if listing.twin is None else [listing.order[0], listing.twin]:
-            if place is not None:
-                yield direction.is_from(column, given(column, place[0]))
+        listing, direction = self._listing, self._direction
+        columns = [listing.order[0]] if listing.twin is None else [listing.order[0], listing.twin]
+        first = None if self.place is None else self.place[0]
+        if len(columns) > 1 and first is not None and edge is not None:
+            first, edge = (select(literal(end, columns[0].type)).scalar_subquery() for end in (first, edge))
+        for column in columns:
+            if first is not None:
+                yield direction.is_from(column, first)
             if edge is not None:
-                yield ~direction.is_behind(column, given(column, edge))
-        if place is not None:
-            yield listing.is_behind(place, direction)
+                yield ~direction.is_behind(column, edge)
+        if self.place is not None:
+            yield listing.is_behind(self.place, direction)
         if self._index.entries:
             yield listing.order[0].in_(entries)
 
@@ -303,14 +306,6 @@ class _Walk(Generic[R]):
         self.place, self.is_over = (None, True) if edge is None else ((edge,), False)
         self.reached = self.place or (self._listing.place_of(rows[-1]) if rows else None)
         self._entries = min(self._entries * GROWTH, self._longest)
-
-
-def _known(_: ColumnElement[Any], value: Any) -> Any:
-    return value
-
-
-def _unknown(column: ColumnElement[Any], value: Any) -> ColumnElement[Any]:
-    return select(literal(value, column.type)).scalar_subquery()
 
 
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
