@@ -39,7 +39,7 @@ def shortage() -> str | None:
         left = most - _open_descriptors()
         if most >= 0 and left < min(RESERVE, most // 8):
             return f"only {left} of {most} descriptors are left"
-        mmap.mmap(-1, SPARE_MEMORY).close()
+        mmap.mmap(-1, SPARE_MEMORY, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()  # private: no file behind it
     except OSError as error:
         return os.strerror(error.errno or 0)
     return None

@@ -49,8 +49,14 @@ from forge_tools.storage.tables import NOBODY
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Clock = Callable[[float], str]
-"""Returns the time so many seconds after the moment of the flush."""
+
+
+class Clock(dict[float, str]):
+    """The times that one flush writes, by how many seconds they are after its moment."""
+
+    def __missing__(self, seconds: float) -> str:
+        time = self[seconds] = forge_now(seconds)
+        return time
 
 
 class SqliteHotPath:
@@ -186,7 +192,7 @@ def _in_transaction(
     connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]
 ) -> list[T]:
     """Write all rows in one transaction, as of one moment."""
-    clock = cache(forge_now)
+    clock = Clock()
     connection.execute("BEGIN IMMEDIATE")
     try:
         results = [work(connection, row, clock) for row in rows]
@@ -212,9 +218,9 @@ def _submit(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> 
     changed = connection.execute(
         sql("changed"), {"tool": new.tool, "tool_digest": new.tool_digest, "id": new.id}
     ).fetchone()
-    refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
+    refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock[0.0])
     if refused is None:
-        due = {"not_before": clock(new.delay), "expires_at": clock(new.expires_in)}
+        due = {"not_before": clock[new.delay], "expires_at": clock[new.expires_in]}
         connection.execute(
             sql("enqueue"), {**due, "encrypted": new.encrypted, "reply_key": new.reply_key, "id": new.id}
         )
@@ -244,9 +250,9 @@ def _submit_linked(connection: sqlite3.Connection, new: NewExecution, clock: Clo
     connection.execute(sql("link"), {"key": key, "replay_of": replay.of if replay else None, "id": new.id})
     if claim is not None:
         held = {"scope": clean(claim.scope), "key": key, "fingerprint": claim.fingerprint, "ttl": claim.ttl}
-        connection.execute(sql("take_key"), {"id": new.id, **held, "now": clock(0.0), "expires_at": clock(claim.ttl)})
+        connection.execute(sql("take_key"), {"id": new.id, **held, "now": clock[0.0], "expires_at": clock[claim.ttl]})
     if replay is not None:
-        event = {"now": clock(0.0), "actor": clean(replay.actor), "id": new.id}
+        event = {"now": clock[0.0], "actor": clean(replay.actor), "id": new.id}
         mine, its = links(new.id, replay)
         connection.execute(sql("note"), {"execution_id": new.id, "kind": "replay", "detail": mine, **event})
         connection.execute(sql("note"), {"execution_id": replay.of, "kind": "replayed", "detail": its, **event})
@@ -256,13 +262,13 @@ def _submit_linked(connection: sqlite3.Connection, new: NewExecution, clock: Clo
 def _holder(connection: sqlite3.Connection, claim: KeyClaim, clock: Clock) -> Holder | None:
     key = {"scope": clean(claim.scope), "key": clean(claim.key)}
     row = connection.execute(sql("holder"), key).fetchone()
-    if row is None or connection.execute(sql("free"), {"now": clock(0.0), **key}).rowcount:
+    if row is None or connection.execute(sql("free"), {"now": clock[0.0], **key}).rowcount:
         return None
     return Holder(*row)
 
 
 def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeError | None:
-    now = clock(0.0)
+    now = clock[0.0]
     new, outcome = row
     refused = _insert_execution(connection, new, now)
     if refused is None:
@@ -272,7 +278,7 @@ def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeE
 
 
 def _claim(asker: Mapping[str, object], connection: sqlite3.Connection, ask: Ask, clock: Clock) -> Claim | None:
-    if not connection.execute(sql("claim"), {**asker, "now": clock(0.0), **ask._asdict()}).rowcount:
+    if not connection.execute(sql("claim"), {**asker, "now": clock[0.0], **ask._asdict()}).rowcount:
         return None
     row = connection.execute(sql("claimed"), {"id": ask.id}).fetchone()
     if row is None:  # the request is missing, so the row in the queue is all there is
@@ -284,7 +290,7 @@ def _claim(asker: Mapping[str, object], connection: sqlite3.Connection, ask: Ask
 
 
 def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:
-    fence, now = {"id": outcome.id, "attempt": outcome.attempt, "token": outcome.token}, clock(0.0)
+    fence, now = {"id": outcome.id, "attempt": outcome.attempt, "token": outcome.token}, clock[0.0]
     owned = connection.execute(sql("owned"), fence).fetchone()
     if owned is None:
         return _settle_late(connection, outcome, fence, now)
@@ -292,7 +298,7 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
     requeue = outcome.give_back or (outcome.retry_in is not None and may_run_again)
     if requeue:
         left, delay = outcome.attempt - outcome.give_back, outcome.retry_in or 0.0
-        due = {"not_before": clock(delay), "expires_at": clock(delay + expires_in)}
+        due = {"not_before": clock[delay], "expires_at": clock[delay + expires_in]}
         connection.execute(sql("requeue"), {"left": left, **due, "id": outcome.id})
     else:
         connection.execute(sql("leave"), {"id": outcome.id})
