@@ -113,7 +113,7 @@ def test_a_folder_that_is_not_utf8_is_not_watched_and_refused_if_it_is_the_root(
 
 def test_a_folder_that_may_not_be_read_keeps_no_other_from_being_watched() -> None:
     script = """
-import os, sys, threading
+import os, platform, sys, threading  # platform: what watches loads it later, and another user may not read Python
 from pathlib import Path
 from forge_tools.embedded import generations
 if os.geteuid() == 0:
