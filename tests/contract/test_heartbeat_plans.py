@@ -1,17 +1,21 @@
-"""A heartbeat, and the search for due rows, use indexes however much waits elsewhere, whatever PostgreSQL's statistics are."""
+"""A heartbeat, and the search for due rows, cost the same however much waits elsewhere and however long the history is."""
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 import pytest
 
+from forge_tools.storage import open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.heartbeat import DUE, OVERLAP, Heartbeat, Reach, heartbeat_values, misplaced, unchained
-from forge_tools.storage.statements import postgres_statement
-from tests.contract.calls import scope
+from forge_tools.storage.statements import postgres_statement, sqlite_statement
+from tests.contract.calls import instance, scope
+from tests.contract.sealed import sealed_past
 
 ROWS = 30_000
 KEYS = tuple(f"Tool{number}@1" for number in range(40))
@@ -78,3 +82,28 @@ async def test_a_claim_changes_no_index(pinned: Any) -> None:
         await pinned.execute(f"UPDATE execution_queue SET {claim} WHERE id IN ({ids})")
         updated, heap_only = await pinned.fetchrow(changed)
     assert (updated, heap_only) == (100, 100)
+
+
+async def test_who_does_not_ask_about_the_audit_chain_reads_nothing_of_history(migrated_sqlite: str) -> None:
+    async with await open_store(migrated_sqlite) as store:
+        await store.workers.register(instance())
+        before = instructions_of_a_heartbeat(migrated_sqlite)
+        await sealed_past(store, count=200)
+        assert instructions_of_a_heartbeat(migrated_sqlite) == before
+
+
+def instructions_of_a_heartbeat(url: str) -> int:
+    """How many of SQLite's instructions one takes that asks only for due rows."""
+    ran = 0
+
+    def count() -> None:
+        nonlocal ran
+        ran += 1
+
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.set_progress_handler(count, 1)
+        values = heartbeat_values(Heartbeat(scope(), (DUE,)))
+        arguments = {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        times = {"now": "2026-01-01 00:00:00.000000", "chained_since": "0001-01-01 00:00:00.000000", "unix": 0.0}
+        assert connection.execute(sqlite_statement("heartbeat"), {**arguments, **times}).fetchall()
+    return ran

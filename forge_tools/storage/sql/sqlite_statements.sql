@@ -89,7 +89,7 @@ VALUES (:execution_id, :now, :kind, :actor, :detail, :id) ON CONFLICT DO NOTHING
   lane = :lane AND tool_key = k.value AND queue = s.value AND {is_due}
 
 -- A single statement is its own transaction. What it returns about the row that it writes is undefined, and not used.
--- Each question is answered under its name.
+-- Each question is answered under its name. CASE: where AND is a value, SQLite runs its second side even if the first is false.
 -- name: heartbeat
 UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
 WHERE id = :instance RETURNING json_object(
@@ -98,9 +98,9 @@ WHERE id = :instance RETURNING json_object(
      SELECT id, attempt FROM execution_queue INDEXED BY execution_queue_cancels
      WHERE cancel_requested_at IS NOT NULL AND owner = :instance AND status = 'running' ORDER BY id))),
   'beats', json((SELECT json_group_object(id, beat) FROM workers WHERE stopped_at IS NULL)),
-  'due', :asks_due AND EXISTS (
+  'due', CASE WHEN :asks_due THEN EXISTS (
     SELECT 1 FROM json_each(:queues) AS s CROSS JOIN json_each(:keys) AS k
-    CROSS JOIN execution_queue INDEXED BY execution_queue_due WHERE {claimable}),
+    CROSS JOIN execution_queue INDEXED BY execution_queue_due WHERE {claimable}) END,
   'over', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_expiry
           WHERE expires_at <= :now AND status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_cancels
@@ -110,12 +110,12 @@ WHERE id = :instance RETURNING json_object(
   'misplaced', EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
           WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued'),
   'pinned', json((SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL)),
-  'unchained', :asks_unchained AND (
+  'unchained', CASE WHEN :asks_unchained THEN
     EXISTS (SELECT 1 FROM execution_attempts AS a INDEXED BY execution_attempts_completed
             WHERE a.final AND a.completed_at >= :chained_since
               AND NOT EXISTS (SELECT 1 FROM audit_executions AS s WHERE s.execution_id = a.execution_id))
     OR EXISTS (SELECT 1 FROM execution_events AS e
-               WHERE e.id > :chained_event AND NOT EXISTS (SELECT 1 FROM audit_events AS s WHERE s.event_id = e.id))))
+               WHERE e.id > :chained_event AND NOT EXISTS (SELECT 1 FROM audit_events AS s WHERE s.event_id = e.id)) END)
 
 -- name: due
 SELECT id, attempt FROM (
