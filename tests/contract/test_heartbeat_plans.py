@@ -37,50 +37,92 @@ FROM generate_series(1, {ROWS}) AS n
 """
 
 
+_SHOW_PLANS = (
+    "LOAD 'auto_explain'",
+    *(f"SET auto_explain.log_{name}" for name in ("min_duration = 0", "analyze = on", "buffers = on", "format = json")),
+    "SET client_min_messages = log",
+)
+
+
 @pytest.fixture
 async def pinned(migrated_postgres: str) -> AsyncIterator[Any]:
-    """A connection as the hot path has them, to a queue that filled up since it was looked at last."""
+    """A connection as the hot path has them, of an instance that is registered; the queue is empty."""
+    async with await open_store(migrated_postgres) as store:
+        await store.workers.register(instance())
     connection = await asyncpg.connect(migrated_postgres, server_settings=PINNED)
-    await connection.execute(_FILL)
     yield connection
     await connection.close()
 
 
+@pytest.fixture
+async def filled(pinned: Any) -> Any:
+    """The same, to a queue that filled up since it was looked at last."""
+    await pinned.execute(_FILL)
+    return pinned
+
+
 async def pages(connection: Any, name: str, **values: object) -> int:
-    """How many pages one run reads; nothing of it may scan a table."""
+    """How many pages one run reads by the plan that is made once for all values; nothing of it may scan a table."""
     statement = postgres_statement(name)
-    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
-    [(plan,)] = await connection.fetch(explained, *statement.arguments(values))
+    shown: list[str] = []
+
+    def note(_connection: Any, message: Any) -> None:
+        shown.append(message.message)
+
+    connection.add_log_listener(note)
+    for setting in _SHOW_PLANS:
+        await connection.execute(setting)
+    await connection.fetch(statement.text, *statement.arguments(values))
+    await connection.execute("RESET client_min_messages")
+    connection.remove_log_listener(note)
+    [plan] = [one for one in shown if "Query Text" in one]
     assert "Seq Scan" not in plan
-    root = json.loads(plan)[0]["Plan"]
+    root = json.loads(plan[plan.index("{") :])["Plan"]
     return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
 
 
 @pytest.mark.parametrize("is_analysed", [False, True])
-async def test_who_has_nothing_to_do_reads_next_to_nothing(pinned: Any, is_analysed: bool) -> None:
-    await pinned.execute("UPDATE execution_queue SET expires_at = now() + interval '1 hour' WHERE status = 'running'")
-    if is_analysed:
-        await pinned.execute("VACUUM ANALYZE")
-    assert await pages(pinned, "heartbeat", **HEARTBEAT, overlap=OVERLAP) < PAGES
-    assert await pages(pinned, "due", lane="async", queues=QUEUES, keys=KEYS, limit=200) < PAGES
+async def test_who_has_nothing_to_do_reads_next_to_nothing(filled: Any, is_analysed: bool) -> None:
+    await filled.execute("UPDATE execution_queue SET expires_at = now() + interval '1 hour' WHERE status = 'running'")
+    await filled.execute("VACUUM ANALYZE" if is_analysed else "VACUUM")  # else it reads once what that update left
+    assert await pages(filled, "heartbeat", **HEARTBEAT, overlap=OVERLAP) < PAGES
+    assert await pages(filled, "due", lane="async", queues=QUEUES, keys=KEYS, limit=200) < PAGES
 
 
 @pytest.mark.parametrize("is_analysed", [False, True])
-async def test_due_rows_are_found_among_many_without_reading_them_all(pinned: Any, is_analysed: bool) -> None:
+async def test_due_rows_are_found_among_many_without_reading_them_all(filled: Any, is_analysed: bool) -> None:
     if is_analysed:
-        await pinned.execute("VACUUM ANALYZE")
-    assert await pages(pinned, "due", lane="async", queues=("default",), keys=("Unhosted@1",), limit=20) < PAGES
+        await filled.execute("VACUUM ANALYZE")
+    assert await pages(filled, "due", lane="async", queues=("default",), keys=("Unhosted@1",), limit=20) < PAGES
 
 
-async def test_a_claim_changes_no_index(pinned: Any) -> None:
+@pytest.mark.parametrize("few", [0, 200, 1000])
+async def test_calls_of_others_that_wait_cost_nothing_however_few_there_were_when_the_plan_was_made(
+    pinned: Any, few: int
+) -> None:
+    """All of one tool in one queue: any row seems as good as any other to who plans."""
+    wait = """INSERT INTO execution_queue (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, not_before, expires_at, expires_in)
+    SELECT gen_random_uuid(), 'Unhosted@1', 'background', 'async', 'queued', 0, 3, true, now(), now() + interval '2 hours', 600
+    FROM generate_series(1, {}) AS n"""
+    ours = heartbeat_values(Heartbeat(scope(tool_keys=KEYS, lane="process"), QUESTIONS))
+    await pinned.execute(wait.format(few))
+    await pinned.execute("VACUUM ANALYZE")
+    await pages(pinned, "heartbeat", **ours, overlap=OVERLAP)
+    for statement in (wait.format(ROWS), "VACUUM ANALYZE"):
+        await pinned.execute(statement)
+        assert await pages(pinned, "heartbeat", **ours, overlap=OVERLAP) < PAGES
+        assert await pages(pinned, "due", lane="process", queues=("default",), keys=KEYS, limit=200) < PAGES
+
+
+async def test_a_claim_changes_no_index(filled: Any) -> None:
     """Heap-only updates end where an indexed column changes, and then every index pays for every claim."""
     claim = "status = 'running', attempt = 1, token = gen_random_uuid(), owner = 'b', hostname = 'h', pid = 1, started_at = now()"
     ids = "SELECT id FROM execution_queue WHERE status = 'queued' ORDER BY id LIMIT 100"
-    await pinned.execute("VACUUM ANALYZE")
+    await filled.execute("VACUUM ANALYZE")
     changed = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'execution_queue'"
-    async with pinned.transaction():
-        await pinned.execute(f"UPDATE execution_queue SET {claim} WHERE id IN ({ids})")
-        updated, heap_only = await pinned.fetchrow(changed)
+    async with filled.transaction():
+        await filled.execute(f"UPDATE execution_queue SET {claim} WHERE id IN ({ids})")
+        updated, heap_only = await filled.fetchrow(changed)
     assert (updated, heap_only) == (100, 100)
 
 

@@ -69,8 +69,9 @@ WITH new AS (
 {refusals}
 
 -- What can be claimed now, by anybody.
+-- IS TRUE: a plan by the index of expiry, which the planner likes where all that waits is alike, would read all that waits.
 -- name: is_due
-  q.status = 'queued' AND q.not_before <= now() AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+  q.status = 'queued' AND q.not_before <= now() AND (q.expires_at > now()) IS TRUE AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
 
 -- A token that is already there is this very claim: the reply to its commit was lost. The repetition waits for locks
 -- instead of skipping them, because the first try may still be committing.
