@@ -164,6 +164,11 @@ class Calls:
         spec = self._known(name)
         return spec.input_schema if spec is not None else None
 
+    def is_structured(self, name: str) -> bool:
+        """Whether a tool promises objects that follow a schema."""
+        spec = self._known(name)
+        return spec is not None and spec.output_schema is not None
+
     async def run(self, ctx: Context, params: types.CallToolRequestParams) -> ToolResult:
         """Call a tool and wait for it; cancelling this cancels the call."""
         spec = await self.find(params.name)

@@ -83,7 +83,8 @@ async def shown_whole(result: ToolResult, *, is_structured: bool = False) -> typ
     If its tool promises `is_structured`, a truncated result is an error: clients refuse text in its place.
     """
     answer = answered(result, await seen(result, lambda _: True))
-    return answer.model_copy(update={"is_error": True}) if is_structured and not answer.structured_content else answer
+    is_broken = is_structured and answer.structured_content is None
+    return answer.model_copy(update={"is_error": True}) if is_broken else answer
 
 
 def answered(result: ToolResult, seen: Mapping[str, bytes] = _NOTHING) -> types.CallToolResult:

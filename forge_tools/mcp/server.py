@@ -146,8 +146,8 @@ class ToolServer(Server[None]):
                 return answer
         if self._tasks is not None and takes_tasks(ctx):
             return await self._tasks.call(ctx, params)
-        spec = await self.calls.find(params.name)
-        return await shown_whole(await self.calls.run(ctx, params), is_structured=spec.output_schema is not None)
+        result = await self.calls.run(ctx, params)
+        return await shown_whole(result, is_structured=self.calls.is_structured(params.name))
 
 
 class Listeners(InMemorySubscriptionBus):

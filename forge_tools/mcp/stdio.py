@@ -215,8 +215,10 @@ def encoded(item: SessionMessage) -> bytes:
 def _loaded(line: bytes) -> Any:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError):
+    except (json.JSONDecodeError, UnicodeDecodeError):
         return None
+    except (ValueError, RecursionError):  # JSON, but a number in it is too long, or it is too deep
+        return {"id": _id_at_the_ends(line)}
 
 
 def _id_at_the_ends(line: bytes) -> str | int | None:

@@ -70,7 +70,8 @@ class Tasks:
         if isinstance(handle, ToolResult):
             return answered(handle)
         if await self._calls.is_over(ctx, handle, self._calls.offer.task_after):
-            return await shown_whole(await handle.result())
+            result = await handle.result()
+            return await shown_whole(result, is_structured=self._calls.is_structured(params.name))
         return {"resultType": "task", **_form(await handle.record(), is_core=False)}
 
     async def get(self, ctx: Context, params: types.GetTaskRequestParams) -> HandlerResult:
@@ -137,7 +138,8 @@ class Tasks:
         return await self._client.history.progress_of(running)
 
     async def _payload(self, record: ExecutionRecord) -> dict[str, Any]:
-        answer = await shown_whole(await self._client.calls.attach(record.id).result())
+        result = await self._client.calls.attach(record.id).result()
+        answer = await shown_whole(result, is_structured=self._calls.is_structured(record.tool))
         return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:

@@ -14,7 +14,7 @@ from mcp.types import BlobResourceContents, TextResourceContents
 
 from forge_tools.mcp import content
 from forge_tools.mcp.calls import Offer
-from forge_tools.mcp.content import answered, listed
+from forge_tools.mcp.content import answered, listed, shown_whole
 from forge_tools.mcp.server import ToolServer
 from forge_tools.model import Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.model.artifacts import Artifact
@@ -318,3 +318,9 @@ async def test_the_schema_of_a_return_type_is_published_and_kept_to(local: Local
     assert tool.output_schema is not None
     assert set(tool.output_schema["properties"]) == {"count", "names"}
     assert result.structured_content == {"count": 1, "names": ["a"]}
+
+
+async def test_an_empty_object_keeps_the_promise_of_a_schema() -> None:
+    result = await shown_whole(ToolResult.ok({}), is_structured=True)
+
+    assert (result.structured_content, result.is_error) == ({}, False)

@@ -93,6 +93,8 @@ MALFORMED: list[tuple[bytes, int, Any]] = [
     (b"{", -32700, None),
     (b"\xff\xfe{}", -32700, None),
     (b"[" * 50_000, -32700, None),
+    (b'{"jsonrpc":"2.0","id":4,"method":"ping","params":{"deep":' + b"[" * 5_000 + b"]" * 5_000 + b"}}", -32700, 4),
+    (b'{"method":"ping","params":{"long":' + b"9" * 5_000 + b'},"jsonrpc":"2.0","id":"c"}', -32700, "c"),
     (b'{"jsonrpc":"2.0","id":4,"method":"ping","params":{"half":"\\ud800"}}', -32700, 4),
     (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', -32700, None),
     (b"[]", -32600, None),

@@ -12,6 +12,8 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.mcp.calls import LONG_QUEUE, Offer
 from forge_tools.mcp.server import ToolServer
+from forge_tools.storage import open_store
+from tests.contract.calls import claimed, ended, finish_one, scope
 from tests.mcp_tasks_client import TasksExtension, ask
 from tests.migrated import migrated
 from tests.unit.client.conftest import ECHO, NOWHERE, publish
@@ -102,6 +104,23 @@ async def test_executions_of_others_are_not_shown(workers: ExecutorClient) -> No
 async def test_answers_to_questions_that_nobody_asked_are_acknowledged(workers: ExecutorClient) -> None:
     async with Client(ToolServer(workers, SOON), extensions=[TasksExtension()]) as agent:
         assert (await ask(agent.session, "tasks/update", await made(agent)))["resultType"] == "complete"
+
+
+async def test_a_task_whose_output_breaks_the_promise_of_a_schema_is_an_error(
+    workers: ExecutorClient, tmp_path: Path
+) -> None:
+    promising = ECHO.model_copy(update={"output_schema": {"type": "object", "required": ["said"]}})
+    settings = Settings.load(home=tmp_path, broker_url=NOWHERE, database_url=f"sqlite:///{tmp_path / 'forge.db'}")
+    await publish(settings, promising)
+    await workers.catalogue.refresh()
+    async with Client(ToolServer(workers, SOON), extensions=[TasksExtension()]) as agent:
+        id_ = await made(agent)
+        async with await open_store(settings.database) as store:
+            by = scope(queues=(LONG_QUEUE, "default"), tool_keys=("Echo@1",))
+            await finish_one(store, ended(await claimed(store, id_, by=by), output='"too long"'))
+        told = await ask(agent.session, "tasks/get", id_)
+
+    assert (told["status"], told["result"]["isError"]) == ("completed", True)
 
 
 async def test_tasks_are_told_of_in_each_era_in_its_own_words(workers: ExecutorClient) -> None:
