@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import anyio
 import uvicorn
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.lowlevel.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp.types import CONNECTION_CLOSED
@@ -21,6 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.mcp.server import ToolServer
 from forge_tools.signals import ENDINGS, not_ignored
 
 PATH = "/mcp"
@@ -65,23 +65,30 @@ class Http:
         host, port = self.listening.getsockname()[:2]
         return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
 
-    async def serve(self, server: Server[Any]) -> None:
-        """Serve until SIGTERM, SIGHUP or Ctrl-C, which end calls in flight and every connection."""
+    async def serve(self, server: ToolServer) -> None:
+        """Serve until SIGTERM, SIGHUP or Ctrl-C, which end calls in flight, subscriptions and every connection."""
         unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard before it does that
         endpoint = server.streamable_http_app(
             streamable_http_path=PATH, transport_security=unguarded, max_request_body_size=self._largest
         )
         server.middleware.insert(1, cancel_when_gone)  # within the span of the request, around all else
+        guard = Guard(endpoint, token=self._token, is_local=self.is_local)
         config = uvicorn.Config(
-            Guard(endpoint, token=self._token, is_local=self.is_local),
+            guard,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=END_PATIENCE,
             server_header=False,
         )
         uvicorn_server = _Uvicorn(config)
+
+        def end(number: int) -> None:
+            uvicorn_server.handle_exit(number, None)
+            guard.end_calls()
+            server.subscriptions.close()
+
         for number in not_ignored(*ENDINGS):
-            asyncio.get_running_loop().add_signal_handler(number, uvicorn_server.handle_exit, number, None)
+            asyncio.get_running_loop().add_signal_handler(number, end, number)
         await uvicorn_server.serve(sockets=[self.listening])
 
 
@@ -90,13 +97,18 @@ class Guard:
 
     If only this machine is served (`is_local`), Host must name it, because a page whose name was pointed here sends its
     own. Origin, which browsers send, must be of this machine or of the endpoint itself. A token, if configured, must be
-    sent. Each request that passes is marked when the client hangs up.
+    sent. Each request that passes is marked when the client hangs up, or the server is ending.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, is_local: bool) -> None:
         self._app = app
         self._token = token
         self._is_local = is_local
+        self._open: set[asyncio.Event] = set()
+
+    def end_calls(self) -> None:
+        for gone in self._open:
+            gone.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,7 +125,11 @@ class Guard:
                 gone.set()
             return message
 
-        await self._app(scope, watched, send)
+        self._open.add(gone)
+        try:
+            await self._app(scope, watched, send)
+        finally:
+            self._open.discard(gone)
 
     def _refusal(self, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
@@ -135,7 +151,7 @@ class Guard:
 
 
 async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Cancel a call of a tool when its client hangs up; streams are not resumable here, so the answer would be lost."""
+    """Cancel a call of a tool when its client hangs up or the server is ending; streams are not resumable here, so the answer would be lost."""
     gone = ctx.request.scope.get(_GONE) if ctx.request is not None and ctx.method == "tools/call" else None
     if gone is None:
         return await call_next(ctx)
@@ -145,7 +161,9 @@ async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallN
             return await call_next(ctx)
         finally:
             watching.cancel()
-    raise MCPError(code=CONNECTION_CLOSED, message="The client has disconnected")
+    raise MCPError(
+        code=CONNECTION_CLOSED, message="The call was cancelled: its client has disconnected, or the server is ending"
+    )
 
 
 async def _cancel(scope: anyio.CancelScope, gone: asyncio.Event) -> None:

@@ -48,6 +48,7 @@ class ToolServer(Server[None]):
         offer = offer or Offer()
         self.calls = Calls(executor, offer)
         self.listeners = Listeners()
+        self.subscriptions = ListenHandler(self.listeners)
         super().__init__(
             "forge-tools",
             version=__version__,
@@ -55,7 +56,7 @@ class ToolServer(Server[None]):
             lifespan=self._life,
             get_tool_input_schema=self.calls.routing_schema,
             on_list_tools=self._list_tools,
-            on_subscriptions_listen=ListenHandler(self.listeners),
+            on_subscriptions_listen=self.subscriptions,
         )
         self.add_request_handler("tools/call", types.CallToolRequestParams, self._call_tool)
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_log_level)

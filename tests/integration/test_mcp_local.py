@@ -1,5 +1,6 @@
 """`forge-tools mcp --local`: standard output carries only the protocol, whatever tools in the same process do."""
 
+import asyncio
 import json
 import os
 import re
@@ -10,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from mcp.types import INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
 
 from tests.fleet import ROOT
-from tests.mcp_process import McpProcess, parameters
+from tests.mcp_process import McpEndpoint, McpProcess, parameters
 from tests.noisy_tools import WAYS
-from tests.waiting import is_alive, wait_until
+from tests.waiting import is_alive, reached, wait_until
 
 HARMLESS = ("print", "print without a flush", "the original stream", "descriptor", "child", "shell", "c", "flushed c")
 LOCAL = ("--local", "--tools", "tests.noisy_tools:TOOLS")
@@ -214,3 +215,23 @@ WAYS_TESTED = {*HARMLESS, "log", "handler", "input", "raise", "exit", "interrupt
 
 def test_every_way_is_tried() -> None:
     assert WAYS.keys() == WAYS_TESTED
+
+
+async def test_an_endpoint_that_ends_tells_those_who_listen_and_wait(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    endpoint = McpEndpoint(environment, tmp_path, "--local")
+    try:
+        async with Client(endpoint.url) as agent, agent.listen(tools_list_changed=True) as news:
+            waiting = asyncio.ensure_future(agent.call_tool("Bash", {"command": "touch begun; sleep 60"}))
+            await reached((tmp_path / "begun").exists)
+            endpoint.process.terminate()
+
+            assert [event async for event in news] == []  # and no SubscriptionLost
+            with pytest.raises(MCPError, match="the server is ending"):
+                await waiting
+        assert await asyncio.to_thread(endpoint.process.wait, 30) == 0
+    finally:
+        endpoint.stop()
+
+    assert "Traceback" not in endpoint.errors()
