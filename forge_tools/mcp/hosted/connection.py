@@ -212,7 +212,8 @@ class Session:
         self._end = asyncio.Event()
         self._changed = asyncio.Event()
         self.ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._transport = ServerProcess(server, max_message_bytes, walls) if server.command else Endpoint(server)
+        limit = max_message_bytes
+        self._transport = ServerProcess(server, limit, walls) if server.command else Endpoint(server, limit)
         ours = types.Implementation(name="forge-tools", version=__version__)
         self._client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
         self._serving = asyncio.create_task(self._serve(), name=f"mcp-{server.name}")
@@ -348,8 +349,9 @@ class Endpoint:
 
     broke = False
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, max_message_bytes: int) -> None:
         self._server = server
+        self._max_message_bytes = max_message_bytes
         self._refusal = ""
         self.over = asyncio.Event()
 
@@ -357,7 +359,8 @@ class Endpoint:
     async def connect(self) -> AsyncIterator[Any]:
         async with create_mcp_http_client(headers=dict(self._server.headers)) as http:
             http.event_hooks = {"response": [self._note]}
-            async with streamable_http_client(self._server.url, http_client=http) as streams:
+            url, limit = self._server.url, self._max_message_bytes
+            async with streamable_http_client(url, http_client=http, max_sse_event_size=limit) as streams:
                 yield streams
 
     def account(self) -> str:

@@ -109,3 +109,21 @@ async def test_the_session_is_ended_with_the_worker(host: Host, sessions: Sessio
     await host.stop()
 
     assert sessions.sessions == set()
+
+
+async def test_a_long_event_arrives_whole_and_one_over_the_limit_is_named(host: Host, tmp_path: Path) -> None:
+    tools = tmp_path / "large.py"
+    tools.write_text(
+        "from forge_tools import ExecutionContext, File\nfrom forge_tools.tool import tool\n\n\n"
+        '@tool\nasync def large(size: int, context: ExecutionContext) -> File:\n    """Return so many bytes."""\n'
+        '    context.progress(1)  # so the answer is an event\n    return File(b"\\0" * size)\n'
+    )
+    endpoint = McpEndpoint({**os.environ, "FORGE_WORKSPACE": str(tmp_path)}, tmp_path, "--local", "--tools", str(tools))
+    try:
+        executor = await host.start(Server(name="s", url=endpoint.url), max_message_bytes=3_000_000)
+        fits, exceeds = [await executor.execute("mcp__s__large", CONTEXT, size=n) for n in (1_500_000, 2_500_000)]
+    finally:
+        endpoint.stop()
+
+    assert [part.size for part in fits.files] == [1_500_000], fits.error
+    assert "3000000 byte limit" in str(exceeds.error)
