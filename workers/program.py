@@ -292,8 +292,7 @@ def _categories(text: str) -> list[ToolCategory]:
     try:
         return [ToolCategory(name) for name in _names(text, "category")]
     except ValueError as error:
-        known = ", ".join(ToolCategory)
-        raise argparse.ArgumentTypeError(f"{error}; known categories: {known}") from error
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _log(level: str) -> None:

@@ -244,7 +244,10 @@ class Conversation:
             ConfigurationError: when the executor is not connected. What the SDK raises, such as its errors of
                 connection, propagates too; everything done so far is in `messages`.
             RuntimeError: when another run of this conversation is not over.
+            ValueError: for `max_steps` under 1.
         """
+        if max_steps < 1:
+            raise ValueError(f"max_steps is {max_steps}; give at least 1, the number of requests that a run may take.")
         if self._is_running:
             raise RuntimeError("This conversation is already running: await that run, or start another Conversation.")
         self._is_running = True
@@ -291,7 +294,7 @@ async def _passed_on(stream: AsyncIterable[Any], hook: Hook) -> AsyncIterator[An
 
 def _turn(steps: list[Step], stop: Stop, problem: str | None) -> Turn:
     usage = sum((step.reply.usage for step in steps), Usage())
-    return Turn(text=steps[-1].reply.text if steps else "", stop=stop, problem=problem, steps=steps, usage=usage)
+    return Turn(text=steps[-1].reply.text, stop=stop, problem=problem, steps=steps, usage=usage)
 
 
 def _encodable(message: Message) -> Message:

@@ -149,7 +149,7 @@ class Choice(TypedDict, total=False):
 class Toolset:
     """The tools of an executor that a model is offered, and the only way its calls are answered.
 
-    `categories`, `tags` and `names` narrow the choice; tools that are not offered do not run either. Calls run in
+    `categories`, `tags` and `names`, of which each may be a single one, narrow the choice; tools that are not offered do not run either. Calls run in
     `context`, by default that of the executor; those of one message run at the same time, at most `concurrency` of
     them, so 1 means one after the other. With `artifacts`, a model that is not offered Read gets ReadArtifact, which
     only reads the rest of outputs that were too long.
@@ -171,16 +171,18 @@ class Toolset:
 
         Raises:
             ToolNotFoundError: when no tool has a given name.
-            ValueError: for an unknown category.
+            ValueError: for an unknown category, or a `concurrency` under 1.
         """
+        if concurrency is not None and concurrency < 1:
+            raise ValueError(f"concurrency is {concurrency}; give at least 1, or None for no limit.")
         self._executor = executor
         self._context = context
         self._options = options
         self._concurrency = concurrency
         self._artifacts = artifacts
-        self._categories = frozenset(ToolCategory(category) for category in categories)
-        self._tags = frozenset(tags)
-        self._names = frozenset(names)
+        self._categories = frozenset(map(ToolCategory, _each(categories)))
+        self._tags = frozenset(_each(tags))
+        self._names = frozenset(_each(names))
         known = by_name(executor.specs()) if self._names else {}
         for name in sorted(self._names - known.keys()):
             hint = suggestion(name, sorted(known))
@@ -263,6 +265,10 @@ class Toolset:
         """Suggest only tools that are offered."""
         hint = suggestion(name, [spec.name for spec in self.specs()]).strip(" ()")
         return result.model_copy(update={"metadata": result.metadata | {"hint": hint or None}})
+
+
+def _each(given: Iterable[str]) -> Iterable[str]:
+    return (given,) if isinstance(given, str) else given
 
 
 def by_name(specs: Sequence[ToolSpec]) -> dict[str, ToolSpec]:

@@ -121,8 +121,7 @@ def _words(text: str | None) -> frozenset[str] | None:
 
 def _categories(text: str | None) -> frozenset[str] | None:
     words = _words(text)
-    unknown = sorted((words or frozenset()) - set(ToolCategory))
-    if unknown:
-        said = f"{unknown[0]!r} is not a category; there are {', '.join(ToolCategory)}."
-        raise typer.BadParameter(said, param_hint="--categories")
-    return words
+    try:
+        return words and frozenset(map(ToolCategory, sorted(words)))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--categories") from error

@@ -139,6 +139,11 @@ class Calls:
     def offered(self) -> list[ToolSpec]:
         return sorted(filter(self.offer.admits, self._executor.specs()), key=lambda spec: spec.name)
 
+    def missing(self) -> list[str]:
+        """Return the names to be offered that no tool has so far."""
+        known = {name for spec in self._executor.specs() for name in (spec.name, *spec.aliases)}
+        return sorted(set(self.offer.names or ()) - known)
+
     async def refresh(self) -> None:
         if self.workers is not None:
             await self.workers.catalogue.refresh()

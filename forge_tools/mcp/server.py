@@ -100,6 +100,8 @@ class ToolServer(Server[None]):
     @asynccontextmanager
     async def _life(self, _server: Server[None]) -> AsyncIterator[None]:
         watching = asyncio.ensure_future(self._watch())
+        if missing := self.calls.missing():
+            logger.warning("Tools that are to be offered do not exist so far", extra={"names": missing})
         try:
             yield
         finally:

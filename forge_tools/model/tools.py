@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -42,6 +42,10 @@ class ToolCategory(StrEnum):
     NOTEBOOK = "notebook"
     MCP = "mcp"
     OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ValueError(f"{value!r} is not a category; there are {', '.join(cls)}.")
 
 
 _BOUND = frozenset({ToolCategory.EXECUTION, ToolCategory.TASK, ToolCategory.MCP})

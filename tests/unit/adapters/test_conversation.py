@@ -280,6 +280,15 @@ async def test_a_conversation_has_one_run_at_a_time(scene: Scene, provider: Prov
         await stage.conversation.run("Go")
 
 
+async def test_a_run_without_a_request_is_refused(scene: Scene) -> None:
+    stage = scene(CHAT)
+
+    with pytest.raises(ValueError, match="max_steps is 0; give at least 1"):
+        await stage.conversation.run("Go", max_steps=0)
+
+    assert stage.conversation.messages == []
+
+
 async def test_a_prompt_is_not_kept_where_the_tools_cannot_be_offered(scene: Scene) -> None:
     stage = scene(CHAT, strict=True)
 

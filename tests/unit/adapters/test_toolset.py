@@ -24,6 +24,9 @@ from tests.spec.sample_tools import Echo, Recorder, parameter
         ({"tags": ["data"]}, ["Table"]),
         ({"names": ["Echo", "read_file"]}, ["Echo", "Read"]),
         ({"names": ["Echo", "Bash"], "categories": ["execution"]}, ["Bash"]),
+        ({"names": "Echo"}, ["Echo"]),
+        ({"categories": "file"}, ["Read"]),
+        ({"tags": "data"}, ["Table"]),
     ],
 )
 def test_a_choice_is_by_category_tag_and_name(executor: ToolExecutor, choice: Any, offered: list[str]) -> None:
@@ -33,6 +36,14 @@ def test_a_choice_is_by_category_tag_and_name(executor: ToolExecutor, choice: An
 def test_a_name_that_is_that_of_no_tool_is_refused_at_once(executor: ToolExecutor) -> None:
     with pytest.raises(ToolNotFoundError, match=r"'Ecko'.*did you mean 'Echo'"):
         Toolset(executor, names=["Echo", "Ecko"])
+
+
+def test_what_is_no_category_or_no_number_of_calls_is_refused_with_the_way_out(executor: ToolExecutor) -> None:
+    with pytest.raises(ValueError, match="'fil' is not a category; there are file, execution"):
+        Toolset(executor, categories=["fil"])
+    for number in (0, -1):
+        with pytest.raises(ValueError, match=f"concurrency is {number}; give at least 1, or None for no limit"):
+            Toolset(executor, concurrency=number)
 
 
 async def test_what_is_not_offered_is_not_run_either(executor: ToolExecutor) -> None:

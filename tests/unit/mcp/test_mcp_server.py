@@ -226,3 +226,13 @@ async def test_the_catalogue_is_left_alone_while_nobody_is_connected(local: Loca
     await reached(lambda: not server.listeners.are_present)
 
     assert not server.listeners.are_present
+
+
+async def test_names_that_no_tool_has_are_told_to_whoever_reads_the_log(
+    local: Local, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Client(ToolServer(local, Offer(names=["say", "Lout"]))) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["Say"]
+
+    [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert (warning.message, vars(warning)["names"]) == ("Tools that are to be offered do not exist so far", ["Lout"])
