@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ NAMES = ["echo", "crash", "half", "hang", "change", "odd"]
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}, "mark": {"type": "string"}}}
 MODE = sys.argv[1]
 names = list(NAMES)
+done = Counter[str]()
 marks: dict[Any, str] = {}
 
 
@@ -48,6 +50,7 @@ def call(id_: Any, name: str, arguments: dict[str, Any]) -> None:
         send({"id": id_, "result": {"content": [{"type": "hologram", "data": 3}]}})
         return
     if name == "change":
+        done["change"] += 1
         names[:] = ["echo", "change", "fresh"]
         send({"method": "notifications/tools/list_changed"})
     if name == "either":
@@ -60,6 +63,12 @@ def call(id_: Any, name: str, arguments: dict[str, Any]) -> None:
 
 
 def listed(cursor: str | None) -> dict[str, Any]:
+    done["list"] += 1
+    if MODE == "careless" or (MODE == "slip" and done["change"] == 1):
+        return {"tools": [{"name": "echo"}]}
+    if MODE == "restless":
+        send({"method": "notifications/tools/list_changed"})
+        return {"tools": [{"name": name, "inputSchema": SCHEMA} for name in ("echo", f"tool{done['list']}")]}
     if MODE == "endless":
         at = int(cursor or 0)
         return {"tools": [{"name": f"tool{at}", "inputSchema": {"type": "object"}}], "nextCursor": str(at + 1)}

@@ -17,9 +17,10 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from forge_tools import __version__
-from forge_tools.errors import ConfigurationError, ForgeError
+from forge_tools.errors import ConfigurationError, ForgeError, first_problem
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.mcp.hosted.process import ServerProcess
 from forge_tools.schema import clean_text
@@ -33,6 +34,9 @@ STABLE_SECONDS = 60.0
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
+
+LIST_SECONDS = 1.0
+"""The shortest time between two lists of a server that changes its tools."""
 
 FIRST_DELAY = 0.5
 MAX_DELAY = 30.0
@@ -303,14 +307,15 @@ class Session:
             self._changed.clear()
             try:
                 tools = await self._listed()
-            except MCPError as error:
-                facts = {"server": self.server.name, "reason": clean_text(error.message)}
+            except (MCPError, ValidationError) as error:
+                facts = {"server": self.server.name, "reason": _said(error)}
                 logger.warning("An MCP server does not list its tools", extra=facts)
-                continue
-            if tools != self.tools:
-                logger.info("The tools of an MCP server changed", extra={"server": self.server.name})
-                self.tools = tools
-                self._on_list(self)
+            else:
+                if tools != self.tools:
+                    logger.info("The tools of an MCP server changed", extra={"server": self.server.name})
+                    self.tools = tools
+                    self._on_list(self)
+            await asyncio.sleep(LIST_SECONDS)
 
     async def _listed(self) -> dict[str, types.Tool]:
         tools: dict[str, types.Tool] = {}
@@ -339,9 +344,16 @@ class Session:
             return error.message.removesuffix(".")
         if isinstance(error, OSError):
             return f"{error.filename or server.command or without_passwords(server.url)}: {error.strerror or error}"
+        return f"{_said(error)}{transport.last_words()}"
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ValidationError):
+        said = f"its answer is invalid: {first_problem(error)}"
+    else:
         kind = type(error).__name__
         said = error.message if isinstance(error, MCPError) else f"{kind}: {error}" if str(error) else kind
-        return f"{clean_text(said)[:500]}{transport.last_words()}"
+    return clean_text(said)[:500]
 
 
 class Endpoint:

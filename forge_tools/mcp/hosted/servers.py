@@ -17,9 +17,9 @@ from mcp import types
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from forge_tools.errors import InvalidToolError
+from forge_tools.errors import InvalidToolError, first_problem
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls, read_servers
-from forge_tools.mcp.hosted.connection import DISCONNECTED, Connection, DisconnectedError, GoneError
+from forge_tools.mcp.hosted.connection import DISCONNECTED, MAX_TOOLS, Connection, DisconnectedError, GoneError
 from forge_tools.mcp.thread import LoopThread, StoppedError
 from forge_tools.model.content import Audio, File, Image, Link, Media, Part, Text
 from forge_tools.model.overview import ServerState
@@ -167,6 +167,8 @@ class _Offer:
         """Offer a tool, or return why that is impossible."""
         if tool.execution is not None and tool.execution.task_support == "required":
             return "it can only be called as a task, which is not supported here"
+        if tool_name(self.connection.server.name, tool.name) not in self.tools and len(self.tools) >= MAX_TOOLS:
+            return f"the server has offered {MAX_TOOLS:,} tools since this worker started, the most that one may"
         try:
             made = ServerTool(tool, self.connection, self._thread)
             check_definition(made)
@@ -254,7 +256,8 @@ class ServerTool(BaseTool):
             said = f"The MCP server '{self._connection.server.name}' refused the call: {error.message}"
             return ToolResult.fail(said, error_code=TOOL_ERROR, error_details={"code": error.code})
         except (RuntimeError, ValidationError) as error:
-            said = f"The answer of the MCP server '{self._connection.server.name}' is not a result: {error}"
+            why = first_problem(error) if isinstance(error, ValidationError) else error
+            said = f"The answer of the MCP server '{self._connection.server.name}' is not a result: {why}"
             return ToolResult.fail(said[:2000], error_code=TOOL_ERROR)
         return result_of(answer)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from forge_tools.mcp.hosted import connection
 from forge_tools.mcp.hosted import servers as module
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.servers import Memory
@@ -276,6 +277,29 @@ async def test_tools_that_come_are_offered_and_those_that_go_are_gone(host: Host
     assert host.states()[server.name].tools == {"raw": 3, "good": before}[server.name]
 
 
+async def test_a_server_that_changes_without_end_is_asked_now_and_then_and_fills_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LIST_SECONDS", 0.01)
+    monkeypatch.setattr(module, "MAX_TOOLS", 3)
+    await host.start(raw("restless"))
+    await reached(lambda: "mcp__raw__tool4" in str(host.states()["raw"].left_out), 60, "it is not asked again")
+
+    assert len(host.offered()) == 3
+    assert "3 tools since this worker started" in str(host.states()["raw"].left_out)
+
+
+async def test_a_list_that_is_invalid_is_named_and_the_next_one_is_read(host: Host) -> None:
+    await host.start(raw("careless", name="careless"))
+    assert host.states()["careless"].why == "its answer is invalid: tools.0.inputSchema: Field required"
+    executor = await host.start(raw("slip"))
+
+    for _ in range(2):
+        await call(executor, "mcp__raw__change")
+
+    await reached(lambda: "mcp__raw__fresh" in host.offered(), 60, "nobody looked again")
+
+
 async def test_a_server_that_misses_its_start_is_tried_until_it_serves(host: Host, tmp_path: Path) -> None:
     mark = tmp_path / "licence"
     await host.start(raw("until", str(mark), name="late"), patience=60)
@@ -350,7 +374,7 @@ async def test_an_answer_that_is_not_a_result_fails_its_call_alone(host: Host) -
     result = await call(executor, "mcp__raw__odd")
 
     assert result.error_code == "MCP_TOOL_ERROR"
-    assert "is not a result" in str(result.error)
+    assert "'raw' is not a result: content.0.TextContent.text: Field required" in str(result.error)
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
 
 
