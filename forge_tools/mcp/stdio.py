@@ -192,14 +192,19 @@ def parsed(line: bytes) -> SessionMessage | JSONRPCError:
         has_id = isinstance(message, JSONRPCNotification) and b'"id"' in line and "id" in (_loaded(line) or ())
         wrong = refusal(INVALID_REQUEST, "The id of a request is a string or an integer") if has_id else None
         return wrong or SessionMessage(message)
-    found = _loaded(line)
-    id_ = found.get("id") if isinstance(found, dict) else None
-    known = id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+    found, known = _loaded(line), id_of(line)
     if problem["type"] == "json_invalid":
         return refusal(PARSE_ERROR, problem["msg"], known)
     if isinstance(found, list):
         return refusal(INVALID_REQUEST, "Batches are not part of the protocol; send one message per line")
     return refusal(INVALID_REQUEST, 'A request has `"jsonrpc": "2.0"`, `id`, `method` and, if any, `params`', known)
+
+
+def id_of(line: bytes) -> str | int | None:
+    """Return the id of a message that is invalid otherwise, if that can be read."""
+    found = _loaded(line)
+    id_ = found.get("id") if isinstance(found, dict) else None
+    return id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
 
 
 def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCError:

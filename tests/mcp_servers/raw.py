@@ -46,6 +46,9 @@ def call(id_: Any, name: str, arguments: dict[str, Any]) -> None:
         marks[id_] = arguments["mark"]
         Path(arguments["mark"]).write_text(f"began {os.getpid()}")
         return
+    if MODE == "garbled" and name == "odd":
+        write(f'{{"jsonrpc": "2.0", "id": {json.dumps(id_)}, {arguments["text"]}}}\n')
+        return
     if name == "odd":
         send({"id": id_, "result": {"content": [{"type": "hologram", "data": 3}]}})
         return

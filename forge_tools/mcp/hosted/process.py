@@ -13,9 +13,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp.types import INTERNAL_ERROR
 from mcp.types.jsonrpc import jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
-from forge_tools.mcp.stdio import Lines, LongLine, encoded, refusal
+from forge_tools.mcp.stdio import Lines, LongLine, encoded, id_of, refusal
 from forge_tools.sandbox.processes.commands import ControlLine
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.sandbox.walls.cgroups import Limits
@@ -136,13 +137,16 @@ class ServerProcess:
         if isinstance(line, bytes) and not line.strip():
             return None
         if isinstance(line, bytes):
-            with suppress(ValueError):
+            try:
                 return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            except ValidationError as error:
+                said = f"The answer is no message of the protocol: {_problem(error)}."
+                id_ = None if b'"method"' in line else id_of(line)  # of a request, it would be the server's own
+        else:
+            limit = self._max_message_bytes
+            said, id_ = f"The answer has {line.size:,} bytes; the limit is {limit:,}. Ask for less of it.", line.id
         self._noise.write(line)
-        if isinstance(line, bytes) or line.id is None:
-            return None
-        said = f"The answer has {line.size:,} bytes; the limit is {self._max_message_bytes:,}. Ask for less of it."
-        return SessionMessage(refusal(INTERNAL_ERROR, said, line.id))  # in place of a message too large to hold
+        return None if id_ is None else SessionMessage(refusal(INTERNAL_ERROR, said, id_))  # else its call would wait
 
     async def _listen(self, errors: asyncio.StreamReader) -> None:
         lines = Lines(_CHUNK)
@@ -196,6 +200,12 @@ class ServerLog:
 
     def last(self) -> str:
         return " / ".join(self._last)
+
+
+def _problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    is_json = first["type"] != "json_invalid"
+    return "it has no result and no error, or an invalid one" if is_json else first["msg"]
 
 
 def shortened(line: bytes | LongLine) -> str:

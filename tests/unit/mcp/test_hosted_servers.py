@@ -378,6 +378,25 @@ async def test_an_answer_that_is_not_a_result_fails_its_call_alone(host: Host) -
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ('"result": null', "it has no result and no error, or an invalid one"),
+        ('"error": {"code": "x"}', "it has no result and no error, or an invalid one"),
+        ('"result": {"content": [{"type": "text", "text": "\\ud800"}]}', "Invalid JSON: "),
+        (f'"result": {{"content": [], "structuredContent": {{"n": {"[" * 5_000}{"]" * 5_000}}}}}', "Invalid JSON: "),
+    ],
+    ids=["null", "error", "surrogate", "deep"],
+)
+async def test_an_answer_that_cannot_be_read_fails_its_call_at_once(host: Host, answer: str, why: str) -> None:
+    executor = await host.start(raw("garbled", timeout=600))
+
+    result = await call(executor, "mcp__raw__odd", text=answer)
+
+    assert result.error_code == "MCP_TOOL_ERROR"
+    assert f"The answer is no message of the protocol: {why}" in str(result.error)
+
+
 async def test_a_server_that_does_not_leave_is_ended_with_its_children(host: Host, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     await host.start(raw("stubborn", str(pids)))
