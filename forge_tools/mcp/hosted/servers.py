@@ -25,7 +25,9 @@ from forge_tools.model.content import Audio, File, Image, Link, Media, Part, Tex
 from forge_tools.model.overview import ServerState
 from forge_tools.model.tools import Lane
 from forge_tools.schema import clean_text
+from forge_tools.secrets.scrubber import scrubbed
 from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.tool.content import is_overlong, limit_output
 from forge_tools.tool.registry import check_definition
 
 STARTS_AT_ONCE = max(2, (os.cpu_count() or 2) // 2)
@@ -232,6 +234,9 @@ class ServerTool(BaseTool):
 
     async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:
         result = await self._passed_on(arguments, context)
+        if is_overlong(said := ToolResult.ok(scrubbed(result.error)), context.max_output_size):
+            cut = await limit_output(said, context, context.remaining or 0.0)
+            result = result.model_copy(update={"error": cut.output, "metadata": result.metadata | cut.metadata})
         server = self._connection.server
         result.metadata["server"] = server.name
         if server.command:

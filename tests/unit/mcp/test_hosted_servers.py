@@ -15,7 +15,7 @@ from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.servers import Memory
 from forge_tools.tool.base import ExecutionContext
 from forge_tools.tool.executor import ToolExecutor
-from tests.hosting import RAW, Host, call, good, raw
+from tests.hosting import CONTEXT, RAW, Host, call, good, raw
 from tests.waiting import is_alive, reached
 
 
@@ -395,6 +395,21 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_at_once(host: Host, 
 
     assert result.error_code == "MCP_TOOL_ERROR"
     assert f"The answer is no message of the protocol: {why}" in str(result.error)
+
+
+async def test_a_reason_that_is_longer_than_an_output_may_be_is_cut_like_one(host: Host) -> None:
+    executor = await host.start(raw("garbled"))
+    said = "e" * 200_000
+    content = f'[{{"type": "text", "text": "{said}"}}]'
+
+    for answer in (
+        f'"error": {{"code": -1, "message": "{said}"}}',
+        f'"result": {{"isError": true, "content": {content}}}',
+    ):
+        result = await call(executor, "mcp__raw__odd", text=answer)
+
+        assert (result.error_code, result.metadata["truncated"]) == ("MCP_TOOL_ERROR", True)
+        assert len(str(result.error)) <= CONTEXT.max_output_size
 
 
 async def test_a_server_that_does_not_leave_is_ended_with_its_children(host: Host, tmp_path: Path) -> None:
