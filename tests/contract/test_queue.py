@@ -99,7 +99,9 @@ async def test_a_call_whose_attempts_are_used_up_is_not_claimed(store: Store) ->
 
 async def test_a_wakeup_with_another_attempt_or_of_no_call_is_dropped(store: Store) -> None:
     id_ = await submitted(store)
-    assert await store.queue.claim([Wakeup(id_, 1), Wakeup(id_, 2**31 - 1), Wakeup(new_id(), 0)], SCOPE) == []
+    wakeups = [Wakeup(id_, 1), Wakeup(id_, 2**31 - 1), Wakeup(new_id(), 0)]
+    for together in (wakeups, *([one] for one in wakeups)):
+        assert await store.queue.claim(together, SCOPE) == []
     assert (await claimed(store, id_)).id == id_
 
 
