@@ -2,23 +2,26 @@
 
 import asyncio
 import os
+import pickle
 import shlex
 import shutil
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 from rich.table import Column, Table
 from rich.text import Text
 from typer import Option
 
+from forge_tools import programs
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.parameters import example_command
 from forge_tools.cli.services import with_store
@@ -26,14 +29,15 @@ from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import require_own_workers
 from forge_tools.config import Settings, marker_of
 from forge_tools.embedded.stack import EmbeddedStack, StackStatus, forget
+from forge_tools.embedded.supervision import how_ended
 from forge_tools.environment import given_secrets
-from forge_tools.errors import ForgeError, StackError
+from forge_tools.errors import ConfigurationError, ForgeError, StackError
 from forge_tools.model.execution import ExecutionStatus
 from forge_tools.model.history import ExecutionRecord
 from forge_tools.model.places import ShellStatus
 from forge_tools.model.tools import COMMANDS, ToolCategory, ToolSpec
-from forge_tools.programs import leave_threads
 from forge_tools.sandbox.configured import commands_of, reach_of, user_of
+from forge_tools.sandbox.processes.launcher import prepare_child
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
 from forge_tools.sandbox.walls.privileges import harden
@@ -69,7 +73,7 @@ def up(
     Stopping leaves no process except shells that tools started in the background; it names them.
     """
     harden()
-    leave_threads()
+    programs.leave_threads()
     given()  # while this process has no threads
     settings = Settings.load()
     if forgets:
@@ -78,11 +82,45 @@ def up(
     user_of(settings, reach_of(settings))  # errors end here, not in three logs
     commands_of(settings)
     references = tuple(tools or ())
-    own = load_project(settings, references)  # as above
-    load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
-    require_walled(settings, own)
-    stack = AnnouncedStack(face, settings, references, concurrency, [tool.spec for tool in own])
+    own = _tried(settings, references)  # as above
+    stack = AnnouncedStack(face, settings, references, concurrency, own)
     stack.run(stack.announce)
+
+
+def _tried(settings: Settings, references: tuple[str, ...]) -> list[ToolSpec]:
+    """Load the user's tools in a fork: whatever their modules do to their process is done to no process of the stack."""
+    with os.fdopen(os.memfd_create("tools"), "w+b") as answer:
+        ours, child = os.getpid(), os.fork()
+        if not child:
+            prepare_child(ours)
+            programs.run(lambda: _try(settings, references, answer))
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        answer.seek(0)
+        if ended or not (said := answer.read()):
+            names = ", ".join((*settings.tools, *references))
+            raise ConfigurationError(
+                f"Loading your tools ({names}) ended the process that tried it ({how_ended(ended)}). "
+                "What a module does while it is imported must not end, or crash, its process."
+            )
+    found: list[ToolSpec] | BaseException = pickle.loads(said)  # noqa: S301  our own fork wrote it
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _try(settings: Settings, references: tuple[str, ...], answer: IO[bytes]) -> int:
+    found: list[ToolSpec] | BaseException
+    try:
+        own = load_project(settings, references)
+        load_settings(own, SecretSource(given_secrets(), settings.secrets_dir))
+        require_walled(settings, own)
+        found = [tool.spec for tool in own]
+    except BaseException as error:  # noqa: BLE001  raised again where errors are caught
+        error.add_note("".join(traceback.format_exception(error)))
+        found = error
+    answer.write(pickle.dumps(found))
+    answer.flush()
+    return 0
 
 
 def _forget(face: Face, settings: Settings) -> None:

@@ -206,7 +206,7 @@ class SupervisedProcess:
         started = self._launcher
         if started is not None and started.poll() is not None:
             ended = signed(started.wait())
-            self._last_exit = f"killed by {signal_name(-ended)}" if ended < 0 else f"exit code {ended}"
+            self._last_exit = how_ended(ended)
             self._launcher = None
 
     def status(self) -> ProcessStatus:
@@ -258,6 +258,11 @@ class SupervisedProcess:
 def signed(code: int) -> int:
     """Return an exit code of the launcher as `subprocess` has it: negative if a signal ended the command."""
     return SIGNALLED - code if code > SIGNALLED else code
+
+
+def how_ended(code: int) -> str:
+    """Say how a process ended, from its exit code, which is negative if a signal ended it."""
+    return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
 
 
 def _open_log(path: Path) -> IO[bytes]:

@@ -102,6 +102,14 @@ def test_a_tools_reference_that_is_wrong_ends_before_anything_starts(cli: Cli, w
     assert not cli.state.exists()
 
 
+def test_a_module_that_ends_the_process_is_named_before_anything_starts(cli: Cli) -> None:
+    (cli.folder / "mytools.py").write_text("import os\nos._exit(7)\n")
+    done = cli.run("up", "--tools", "mytools")
+    assert done.returncode == 78
+    assert "Loading your tools (mytools) ended the process that tried it (exit code 7)" in done.stderr
+    assert not cli.state.exists()
+
+
 def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
     done = Cli(tmp_path, FORGE_LEASE="3").run("up")
     assert done.returncode == 78

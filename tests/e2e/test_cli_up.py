@@ -19,12 +19,19 @@ def cli(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
 
 
-ENDLESS = "import threading\nthreading.Thread(target=threading.Event().wait).start()\n"
+UNRULY = """
+import os, signal, threading
+
+threading.Thread(target=threading.Event().wait).start()
+os.chdir("/")
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+"""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A stack that was called before it served, and then ended by Ctrl-C with a call in its queue and a thread of its tools."""
+    """A stack that was called before it served, and then ended by Ctrl-C with a call in its queue; its module keeps to no manners."""
 
     cli: Cli
     early: "subprocess.CompletedProcess[str]"
@@ -37,7 +44,7 @@ class Ended:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("ended")
-    (folder / "mytools.py").write_text(TOOLS + ENDLESS)
+    (folder / "mytools.py").write_text(TOOLS + UNRULY)
     cli = Cli(folder)
     up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True)
     try:
