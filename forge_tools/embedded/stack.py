@@ -303,9 +303,13 @@ class EmbeddedStack:
 
     def died(self, worker: SupervisedWorker, code: int) -> None:
         """Settle what a worker ran that has ended, long before others may conclude that from its silence."""
-        threading.Thread(
+        settling = threading.Thread(
             target=self._settle_later, args=(worker.instance,), name="forge-tools-settle", daemon=True
-        ).start()
+        )
+        try:
+            settling.start()
+        except RuntimeError as error:  # no more threads; whoever calls this is to go on
+            _leave(worker.instance, error)
 
     def _settle_later(self, instance: str) -> None:
         if self._ended.wait(OUTLIVED_BEATS * self.settings.heartbeat):
@@ -313,9 +317,8 @@ class EmbeddedStack:
         try:
             end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
             requeued, lost = asyncio.run(self._recover(instance))
-        except (ForgeError, OSError) as error:
-            facts = {"worker": instance, "error": str(error)}
-            logger.warning("What a dead worker ran is left to the others, after its lease", extra=facts)
+        except (ForgeError, OSError, RuntimeError) as error:
+            _leave(instance, error)
             return
         if requeued or lost:
             counts = {"worker": instance, "requeued": len(requeued), "lost": len(lost)}
@@ -346,6 +349,11 @@ class EmbeddedStack:
     def _ask_to_stop(self, _number: int, _frame: object) -> None:
         self._is_hurried = self._is_signalled
         self._is_signalled = True
+
+
+def _leave(instance: str, error: Exception) -> None:
+    facts = {"worker": instance, "error": str(error)}
+    logger.warning("What a dead worker ran is left to the others, after its lease", extra=facts)
 
 
 def plan_workers(tools: tuple[str, ...], concurrency: int) -> tuple[WorkerPlan, ...]:

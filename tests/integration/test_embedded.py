@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -288,6 +289,16 @@ def test_a_worker_that_dies_is_started_again_and_the_log_says_so(home: Path, cap
         assert stack.workers[1].last_exit == "killed by SIGKILL"
     # Its count keeps it from being taken for a repetition: what a terminal shows, it shows once.
     assert "process ended unexpectedly (killed by SIGKILL) and is started again in 0.5 s (start 2)" in caplog.text
+
+
+def test_a_worker_that_dies_is_started_again_where_no_more_threads_can_be(home: Path) -> None:
+    with make(home) as stack:
+        before = threading.stack_size(1 << 45)  # no machine has room for that
+        try:
+            os.kill(stack.workers[1].pid or 0, signal.SIGKILL)
+            wait_until(lambda: stack.workers[1].restarts == 1 and stack.workers[1].pid)
+        finally:
+            threading.stack_size(before)
 
 
 def test_a_worker_that_cannot_start_is_tried_at_growing_intervals(home: Path, caplog: pytest.LogCaptureFixture) -> None:
