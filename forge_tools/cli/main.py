@@ -2,7 +2,9 @@
 
 import errno
 import os
+import resource
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -101,6 +103,18 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 """Write errors that concern the standard output if they name no file."""
 
 
+_ADDRESSES = ("ulimit -v", resource.RLIMIT_AS, 1024)
+_LIMITED = {
+    "processes and threads": (
+        (os.strerror(errno.EAGAIN), "can't start new thread"),
+        (("ulimit -u", resource.RLIMIT_NPROC, 1), _ADDRESSES),
+    ),
+    "open files": ((os.strerror(errno.EMFILE),), (("ulimit -n", resource.RLIMIT_NOFILE, 1),)),
+    "memory": ((os.strerror(errno.ENOMEM),), (_ADDRESSES,)),
+}
+"""What a process runs short of: the errors that mean it, and the limits that may be the reason, with their units."""
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"forge-tools {__version__}")  # silent if the output is closed, as the help is
@@ -135,7 +149,7 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
             stream.reconfigure(errors="backslashreplace")
     face = Face()
     try:
-        with face.notices():
+        with face.notices(), threads_told(face):
             get_command(of).main(words, prog_name=name, obj=face)
     except ForgeError as error:
         face.fail(str(error), error.code, error)
@@ -150,15 +164,53 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
     return OK
 
 
-def _unexpected(error: Exception) -> str:
+@contextmanager
+def threads_told(face: Face) -> Iterator[None]:
+    """Show an error that ends a thread of ours as one of the command is; a thread of a tool's author shows its own."""
+
+    def tell(failed: threading.ExceptHookArgs) -> None:
+        is_ours = failed.thread is not None and failed.thread.name.startswith("forge-")
+        if is_ours and failed.exc_value is not None:
+            face.note(f"Error: {_unexpected(failed.exc_value)}")
+        if not is_ours or face.is_debugging:
+            before(failed)
+
+    before, threading.excepthook = threading.excepthook, tell
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _unexpected(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
         return f"Standard output cannot be written: {error.strerror}."
+    if short := _shortage(error):
+        return short
     if isinstance(error, OSError) and isinstance(error.filename, str):
         return f"{error.filename}: {error.strerror}."
     return (
         f"{type(error).__name__}: {error or 'no message'}. This is not your mistake; run the command again as "
         "forge-tools --debug ... to see where it happened."
     )
+
+
+def _shortage(error: BaseException) -> str | None:
+    """Say what this process cannot get, and which limits may be the reason; None if that is not what the error means."""
+    said = os.strerror(errno.ENOMEM) if isinstance(error, MemoryError) else str(getattr(error, "strerror", error))
+    for what, (means, limits) in _LIMITED.items():
+        if said in means:
+            known = ", ".join(f"{name} is {_limit(number, unit)}" for name, number, unit in limits)
+            return (
+                f"{said}: this process gets no more {what} ({known}). Raise the limit, or that of the container or "
+                "service it runs in, or end what uses it up."
+            )
+    return None
+
+
+def _limit(number: int, unit: int) -> str:
+    most, _ = resource.getrlimit(number)
+    return "unlimited" if most == resource.RLIM_INFINITY else f"{most // unit:,}"
 
 
 def _let_go_of_a_full_output() -> None:

@@ -6,14 +6,15 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from forge_tools import __version__
 from forge_tools.cli import main
-from forge_tools.cli.face import FAILED, exit_code
-from forge_tools.cli.main import Commands
+from forge_tools.cli.face import FAILED, Face, exit_code
+from forge_tools.cli.main import Commands, threads_told
 from forge_tools.errors import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -22,6 +23,7 @@ from forge_tools.errors import (
     InvalidToolError,
     StackError,
 )
+from tests.migrated import migrated
 
 
 def run(*words: str) -> int:
@@ -123,6 +125,33 @@ def test_an_unexpected_error_is_one_line_and_the_way_to_more(
     assert "Traceback" not in complaint
     assert run("--debug", "broken") == 1
     assert "import_module" in capsys.readouterr().err
+
+
+def test_a_machine_that_gives_no_more_threads_is_no_mistake_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORGE_DATABASE_URL", migrated(f"sqlite:///{tmp_path}/forge.db"))
+    before = threading.stack_size(1 << 45)  # no machine has room for that
+    try:
+        assert run("history") == 1
+    finally:
+        threading.stack_size(before)
+    complaint = capsys.readouterr().err
+    assert "can't start new thread: this process gets no more processes and threads (ulimit -u is " in complaint
+    assert "Raise the limit" in complaint
+
+
+def test_an_error_in_a_thread_of_ours_is_one_line_and_one_of_an_authors_shows_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # not that of these tests
+    for name, tracebacks in (("forge-ready", 0), ("Thread-1", 1)):
+        with threads_told(Face()):
+            (thread := threading.Thread(target=os.close, args=(-1,), name=name)).start()
+            thread.join()
+        complaint = capsys.readouterr().err
+        assert "Bad file descriptor" in complaint
+        assert complaint.count("Traceback") == tracebacks
 
 
 def test_a_configuration_error_is_json_for_programs(
