@@ -185,7 +185,8 @@ class AnnouncedStack(EmbeddedStack):
         self._face.note(f"\nStopping {names} ...")
         started = time.monotonic()
         telling = threading.Thread(target=self._tell_what_runs, args=(pids,), name="forge-cut", daemon=True)
-        telling.start()
+        with suppress(RuntimeError):  # no more threads: the stop matters more
+            telling.start()
         super().stop()
         left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
         outcome = f"still running: {left}" if left else "no process is left"

@@ -317,7 +317,7 @@ class EmbeddedStack:
         try:
             end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
             requeued, lost = asyncio.run(self._recover(instance))
-        except (ForgeError, OSError, RuntimeError) as error:
+        except (ForgeError, OSError, RuntimeError, MemoryError) as error:
             _leave(instance, error)
             return
         if requeued or lost:

@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.cli.dev import _DevStack
 from forge_tools.cli.face import Face
-from forge_tools.cli.up import command_line, until_ready
+from forge_tools.cli.up import AnnouncedStack, command_line, until_ready
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus
 from forge_tools.embedded.supervision import ProcessStatus
@@ -54,6 +54,17 @@ def test_dev_says_what_is_up_before_it_says_that_it_serves(
     workers.join(60)
     said = capsys.readouterr().out
     assert said.index("is up") < said.index("Starting the workers") < said.index("Ready.")
+
+
+def test_a_stack_stops_where_no_more_threads_can_be_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stack = AnnouncedStack(Face(), Settings(home=tmp_path), (), 1, [])
+    stack.announce(a_stack(tmp_path))
+    before = threading.stack_size(1 << 45)  # no machine has room for that
+    try:
+        stack.stop()
+    finally:
+        threading.stack_size(before)
+    assert "Stopped in" in capsys.readouterr().err
 
 
 def test_without_a_script_the_module_is_run(bare_python: Path) -> None:
