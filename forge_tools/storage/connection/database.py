@@ -345,11 +345,16 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Take the write lock at the start: on a busy file, a transaction that reads first can only fail when it writes."""
+    """Take the write lock at the start: on a busy file, a transaction that reads first can only fail when it writes.
+
+    What a statement changes is noted in memory until it ends, lest a full /tmp keep rows out of a database that has room.
+    What is sorted may need more than there is of that.
+    """
     writes = connection.get_execution_options().get("forge_write", False)
     adapted: Any = connection.connection.dbapi_connection
     # A cursor, its statement and its end would each wait for the thread of the connection.
-    adapted.run_async(lambda driver: driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN"))
+    store, begin = ("MEMORY", "BEGIN IMMEDIATE") if writes else ("DEFAULT", "BEGIN")
+    adapted.run_async(lambda driver: driver.executescript(f"PRAGMA temp_store = {store}; {begin}"))
 
 
 def _is_text(data: bytes) -> bool:

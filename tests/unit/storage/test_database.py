@@ -2,7 +2,10 @@
 
 import asyncio
 import gc
+import os
 import sqlite3
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +17,7 @@ from sqlalchemy import text
 from forge_tools.errors import ConfigurationError, SchemaVersionError
 from forge_tools.storage.connection.database import Database, forge_now
 from forge_tools.storage.connection.drivers import Address
+from tests.migrated import migrated
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
@@ -120,3 +124,30 @@ async def test_a_close_waits_for_a_read_under_way(address: Address) -> None:
 
     assert reading.done()
     assert reading.exception() is None
+
+
+PUBLISH = """
+import asyncio, sys
+from forge_tools.model.overview import WorkerRecord
+from forge_tools.storage import open_store
+from forge_tools.tool import load_tools
+
+async def publish(url):
+    specs = [tool.spec for tool in load_tools()]
+    worker = WorkerRecord(id="one", hostname="here", pid=1, lane="async", queues=(), concurrency=1, version="1")
+    async with await open_store(url) as store:
+        await store.workers.register(worker)
+        for _ in range(2):
+            await store.catalogue.publish(specs, "one")
+
+asyncio.run(publish(sys.argv[1]))
+"""
+
+
+def test_a_temporary_folder_without_room_keeps_no_row_out_of_sqlite(tmp_path: Path) -> None:
+    url = migrated(f"sqlite:///{tmp_path}/forge.db")
+    nowhere = {**os.environ, "SQLITE_TMPDIR": "/proc"}  # which root is told only once it makes a file there
+    done = subprocess.run(
+        [sys.executable, "-c", PUBLISH, url], env=nowhere, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr[-500:]
