@@ -169,7 +169,10 @@ def threads_told(face: Face) -> Iterator[None]:
     """Show an error that ends a thread of ours as one of the command is; a thread of a tool's author shows its own."""
 
     def tell(failed: threading.ExceptHookArgs) -> None:
-        is_ours = failed.thread is not None and failed.thread.name.startswith("forge-")
+        name = failed.thread.name if failed.thread else ""
+        if "_connection_worker_thread" in name:
+            return  # aiosqlite's, for a connection that could not be made, which the command itself says
+        is_ours = name.startswith("forge-")
         if is_ours and failed.exc_value is not None:
             face.note(f"Error: {_unexpected(failed.exc_value)}")
         if not is_ours or face.is_debugging:

@@ -20,6 +20,11 @@ _SQLITE_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _SQLITE_VALUE = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 )
+_SQLITE_NEEDS = {
+    sqlite3.SQLITE_READONLY: "SQLite writes beside its file even when reading, so this user must be able to write to the file and its folder",
+    # its limit is 512, for the files beside it, too
+    sqlite3.SQLITE_CANTOPEN: "its folder must be there and writable for this user, and its path no longer than 500 bytes",
+}
 
 # PostgreSQL's SQLSTATE codes and, at two characters, classes
 _CONFLICTS = ("40001", "40P01", "55P03", "57014")
@@ -132,13 +137,8 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
         return RefusedError(f"{shown} refuses a value: {error}")
     if "no such table" in str(error) or "no such column" in str(error) or "has no column" in str(error):
         return SchemaVersionError(f"{shown} does not have the tables of this version ({error}). {UPGRADE}")
-    if code == sqlite3.SQLITE_READONLY:
-        return unreachable(
-            shown,
-            f"{error}; SQLite writes beside its file even when reading, so this user must be able to write to the file and its folder",
-            maybe_committed=False,
-            may_pass=False,
-        )
+    if code in _SQLITE_NEEDS:
+        return unreachable(shown, f"{error}; {_SQLITE_NEEDS[code]}", maybe_committed=False, may_pass=False)
     if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return _full(shown, error)
     if code == sqlite3.SQLITE_ERROR:

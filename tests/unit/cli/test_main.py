@@ -154,6 +154,18 @@ def test_an_error_in_a_thread_of_ours_is_one_line_and_one_of_an_authors_shows_wh
         assert complaint.count("Traceback") == tracebacks
 
 
+def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path.joinpath(*["x" * 200] * 3)
+    path.mkdir(parents=True)
+    environment = {**os.environ, "FORGE_DATABASE_URL": f"sqlite:///{path}/forge.db"}
+    command = [sys.executable, "-P", "-m", "forge_tools.cli", "db", "upgrade"]
+    for _ in range(4):  # a thread of the driver's may or may not have ended by then
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 69
+        assert "its path no longer than 500 bytes" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_a_configuration_error_is_json_for_programs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
