@@ -101,6 +101,12 @@ class Recorder:
                     self._activity.due_in(seconds)
             self._activity.announce()
 
+    def give_up(self) -> None:
+        """Log which calls ended here without a trace, as this worker ends: the others see only that it died."""
+        if left := [outcome.id for outcome, _ in (*self._flushing, *self._pending)]:
+            what = "Outcomes could not be stored before this worker ends; others settle these calls as lost, or run them again"
+            logger.error(what, extra={"count": len(left), "executions": left})
+
     def _keep(self, error: ForgeError) -> None:
         logger.error(
             "Outcomes cannot be stored; they are kept for a retry",

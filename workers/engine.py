@@ -191,6 +191,7 @@ class Engine:
             worker.recorder.add(stopped(claim, self._setup.settings.hostname))
         await worker.activity.until(worker.is_at_rest, self._kill_grace + STOP_MARGIN)
         await worker.stop()
+        worker.recorder.give_up()
 
     async def _let_bodies_end(self) -> None:
         """Wait for bodies while they have time, and log in advance which calls are about to be cut off."""

@@ -168,6 +168,18 @@ async def test_outcomes_are_kept_while_the_database_is_away(caplog: pytest.LogCa
         assert "they are kept" in caplog.text
 
 
+async def test_a_worker_that_ends_while_the_database_is_away_names_the_calls(caplog: pytest.LogCaptureFixture) -> None:
+    async with recording() as bench:
+        bench.recorder.add(done(CLAIM))
+        await bench.until(lambda: bench.recorder.is_idle)
+        bench.recorder.give_up()
+        assert not caplog.records
+        bench.store.failures = 1_000_000
+        bench.recorder.add(done(replace(CLAIM, id="later", token="later")))
+        bench.recorder.give_up()
+        assert caplog.records[-1].__dict__["executions"] == ["later"]
+
+
 @pytest.mark.parametrize("outcome", [handed_back(CLAIM), replace(done(CLAIM), retry_in=1.0)])
 async def test_what_goes_back_to_its_queue_notifies_nobody(outcome: Outcome) -> None:
     async with recording() as bench:
