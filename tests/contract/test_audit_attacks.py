@@ -176,6 +176,13 @@ async def test_garbage_is_a_finding_and_stops_nothing(copied: Store, statement: 
     assert not (await verified(copied, SIGNER)).is_intact
 
 
+async def test_as_many_entries_that_are_others_are_not_said_to_be_the_same(copied: Store) -> None:
+    longer = "hashes || X'00'" if copied.dialect == "sqlite" else "hashes || '\\x00'::bytea"
+    await forge(copied, f"UPDATE audit_executions SET hashes = {longer}")
+    [first, *_] = [one.said for one in (await verified(copied, SIGNER)).findings if one.fault is Fault.BROKEN_BATCH]
+    assert first == "its 5 entries are not the 5 that were sealed"
+
+
 async def test_an_invalid_number_does_not_stop_the_sealer(migrated_sqlite: str) -> None:
     async with await open_store(migrated_sqlite) as store:
         await past(store)

@@ -223,10 +223,8 @@ class Verification:
             if gone == (batch.executions, batch.events):
                 return  # pruned as a whole: the entries went with the last row
         if root_of([line(kind, key, hashes) for kind, key, hashes, _ in entries]) != batch.root:
-            count = f"{len(entries):,} entries, sealed were {batch.executions + batch.events:,}"
-            self.note(
-                Fault.BROKEN_BATCH, "audit_executions", number, f"its entries are not those sealed: {count}", number
-            )
+            others = f"its {len(entries):,} entries are not the {batch.executions + batch.events:,} that were sealed"
+            self.note(Fault.BROKEN_BATCH, "audit_executions", number, others, number)
         marked = defaultdict(list)
         for kind, key, hashes, pruned_by in entries:
             if pruned_by is not None:
