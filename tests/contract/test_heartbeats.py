@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import StorageError
-from forge_tools.model import ToolCategory, ToolSpec
+from forge_tools.model import ExecutionStatus, ToolCategory, ToolSpec
 from forge_tools.model.execution import Scope, Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.heartbeat import (
@@ -33,7 +33,18 @@ from forge_tools.storage.heartbeat import (
 from forge_tools.storage.queue.postgres import PostgresHotPath
 from forge_tools.storage.queue.sqlite import SqliteHotPath
 from forge_tools.storage.sqlalchemy_tables import execution_queue
-from tests.contract.calls import SCOPE, beat, clock_of, instance, overdue, running, scope, submitted
+from tests.contract.calls import (
+    SCOPE,
+    beat,
+    clock_of,
+    ended,
+    finish_one,
+    instance,
+    overdue,
+    running,
+    scope,
+    submitted,
+)
 from tests.contract.sealed import past, seal_all, sealed_past
 
 POOLED = True
@@ -195,6 +206,12 @@ async def test_whoever_asks_sees_whether_anything_waits_for_the_audit_chain(stor
     await past(store)
     assert await is_behind(store)
     await seal_all(store)
+    assert not await is_behind(store)
+
+
+async def test_an_attempt_after_which_its_call_goes_on_does_not_wait_for_the_audit_chain(store: Store) -> None:
+    claim = await running(store, max_attempts=3, idempotent=True)
+    await finish_one(store, ended(claim, ExecutionStatus.FAILED, retry_in=60.0))
     assert not await is_behind(store)
 
 
