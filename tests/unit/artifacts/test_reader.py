@@ -28,17 +28,18 @@ class Kept:
     is_counted: bool = True
     read: list[int] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._artifact = Artifact(id=blake2b(self.data, digest_size=16).hexdigest(), size=len(self.data))
+        self._chunks = [self.data[start : start + PART_BYTES] for start in range(0, len(self.data), PART_BYTES)]
+        self._breaks = [chunk.count(b"\n") if self.is_counted else None for chunk in self._chunks]
+
     async def page(self, **wish: Any) -> ArtifactPage:
         self.read.clear()
-        chunks = [self.data[start : start + PART_BYTES] for start in range(0, len(self.data), PART_BYTES)]
+        return await Pages(self._artifact, self._breaks, self._chunk).read(PageWish(**wish))
 
-        async def chunk(number: int) -> bytes:
-            self.read.append(number)
-            return chunks[number]
-
-        artifact = Artifact(id=blake2b(self.data, digest_size=16).hexdigest(), size=len(self.data))
-        breaks = [chunk.count(b"\n") if self.is_counted else None for chunk in chunks]
-        return await Pages(artifact, breaks, chunk).read(PageWish(**wish))
+    async def _chunk(self, number: int) -> bytes:
+        self.read.append(number)
+        return self._chunks[number]
 
     async def pages(self, **wish: Any) -> list[ArtifactPage]:
         """All of them, each begun where the one before says."""
