@@ -187,13 +187,10 @@ def test_the_output_may_be_chosen_before_or_after_the_command(
 @pytest.mark.parametrize(("opened", "said"), [("> /dev/full", "No space left on device"), (">&-", "is closed")])
 def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, words: str, opened: str, said: str) -> None:
     """Errors in JSON are told on the error stream then."""
+    migrated(f"sqlite:///{tmp_path}/forge.db")
     home = {**os.environ, "FORGE_HOME": str(tmp_path)}
-    command = f"{shlex.quote(sys.executable)} -m forge_tools.cli"
-    prepared = subprocess.run(f"{command} db upgrade", shell=True, env=home, capture_output=True, check=False)
-    assert prepared.returncode == 0, prepared.stderr
-    done = subprocess.run(
-        f"{command} {words} {opened}", shell=True, env=home, capture_output=True, text=True, check=False
-    )
+    command = f"{shlex.quote(sys.executable)} -m forge_tools.cli {words} {opened}"
+    done = subprocess.run(command, shell=True, env=home, capture_output=True, text=True, check=False)
     assert done.returncode == FAILED
     assert done.stderr.startswith("Error: Standard output ")
     assert said in done.stderr
