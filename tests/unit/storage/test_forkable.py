@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import sqlite3
 import threading
@@ -16,7 +17,7 @@ from forge_tools.signals import handled
 from forge_tools.storage import open_store
 from forge_tools.storage.connection import forkable
 from tests.migrated import database, migrated
-from tests.waiting import wait_until, within
+from tests.waiting import PATIENCE, within
 
 FORKS = 100
 """Of so many without precautions, nearly always at least one finds SQLite locked."""
@@ -89,13 +90,15 @@ def test_a_signal_handler_may_fork_while_a_fork_waits(monkeypatch: pytest.Monkey
 
 
 def fork_that_uses_sqlite() -> None:
+    ended, ends = os.pipe()
     pid = os.fork()
     if pid == 0:
         sqlite3.connect(":memory:").execute("SELECT 1")
         os._exit(0)
+    os.close(ends)
     try:
-        wait_until(lambda: os.waitpid(pid, os.WNOHANG) != (0, 0), 10, "it waits for ever")
-    except BaseException:
+        assert select.select([ended], [], [], 10 * PATIENCE)[0], "it waits for ever"
+    finally:
+        os.close(ended)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        raise
