@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from forge_tools.sandbox.processes.trees import descendants
+from tests.e2e.cli_driver import MODULE, warm_command
 from tests.waiting import is_alive, wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,7 +37,7 @@ _CHANGING = (
 
 
 class Terminal:
-    """A shell in a folder of its own, where `forge-tools` is the one of this tree."""
+    """A shell in a folder of its own, where `forge-tools` is the one of this tree; what is run to its end is a fork."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,16 +61,8 @@ class Terminal:
             return ""
         watched = self.folder / "dev.log"
         served = watched.read_text().count(SAVED) if watched.exists() else None
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=self.folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        script = f"exec 2>&1\n{command}"
+        done = warm_command().shell(script, MODULE, cwd=self.folder, env=self._environment, timeout=120)
         if served is not None and command.startswith("sed -i"):
             wait_until(lambda: watched.read_text().count(SAVED) > served, 60, watched.read_text)
         return done.stdout
