@@ -25,7 +25,7 @@ HOSTILE = [
 GO = ToolParameter(
     name="go", type="string", description="A file to wait for after the first step.", required=False, default=""
 )
-FLOOD_BYTES = 100_000_000
+FLOOD_BYTES = 50_000_000
 FLOOD_LINE = "a line of a flood, of which there are very many, and nobody will ever read them all\n"
 
 
@@ -108,7 +108,7 @@ class TellAndStayInProcess(TellAndStay):
 
 
 class Flood(BaseTool):
-    """Emit 100 MB as fast as can be; return how much the memory grew."""
+    """Emit 50 MB as fast as can be; return how much the memory grew."""
 
     name = "Flood"
     category = ToolCategory.OTHER

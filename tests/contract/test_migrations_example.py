@@ -26,7 +26,8 @@ from forge_tools.storage.connection import faults
 from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked, validated
 from tests.contract.calls import UNKNOWN, call, finished, statuses, submitted
 from tests.contract.migrations_example import ADDED, OURS, REMOVED, VALIDATED, known
-from tests.fleet import ROOT, warm_worker
+from tests.e2e.cli_driver import warm_command
+from tests.fleet import ROOT
 from tests.migrated import look, migrated, postgres_template, sqlite_template
 from tests.services import GivenPostgres, PostgresServer
 from tests.waiting import reached
@@ -143,7 +144,7 @@ def test_what_was_killed_at_any_step_is_done_by_the_next_one(
 ) -> None:
     copies = {"sqlite": sqlite_copies, "postgres": postgres_copies}[database](request, tmp_path)
     for step, url in zip(range(1, 100), copies, strict=False):
-        done = warm_worker().run(["-c", KILLED, url, str(step)], cwd=ROOT, env=os.environ)
+        done = warm_command().run(["-c", KILLED, url, str(step)], cwd=ROOT, env=os.environ)
         if not done.returncode:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
