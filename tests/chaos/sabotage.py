@@ -14,13 +14,13 @@ from typing import Any
 
 from kombu import Connection
 from sqlalchemy import delete, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
 from forge_tools.model.execution import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import open_store, statements
 from forge_tools.storage.heartbeat import BEATS, NOW, Answers
 from forge_tools.storage.queue.queue import ExecutionQueue
+from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_queue
 from workers import app, engine
 from workers.engine import Engine, Lifeline
