@@ -74,7 +74,7 @@ class Scene:
         self.canaries = Canaries()
 
     def start(self, lane: str, **environment: str) -> Any:
-        return self.fleet.start(lane, tools=TOOLS, from_nothing=True, **environment)
+        return self.fleet.start(lane, tools=TOOLS, **environment)
 
     def stop(self) -> None:
         self.fleet.stop()
