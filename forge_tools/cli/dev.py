@@ -90,6 +90,8 @@ class _DevStack(AnnouncedStack):
         self._changes: Iterator[list[Path]] = iter(())
         self._calls: _Calls | None = None
         self._has_served = False
+        self._has_saved = False
+        self._speaking = threading.Lock()
 
     def start_workers(self, forks: WorkerForks) -> None:
         # Running calls get as long as in production when code changes; changes in pyproject.toml apply at once.
@@ -117,11 +119,15 @@ class _DevStack(AnnouncedStack):
             threading.Thread(target=self._take_keys, args=(calls,), name="forge-keys", daemon=True).start()
         try:
             for files in self._changes:
-                self._tell({"event": "saved", "files": [str(file) for file in files]}, f"{_names(files)} saved ...")
-                if self._generations is not None:
-                    self._generations.renew()
+                self.saved(files)
         except ForgeError as error:
             self._tell({"event": "unwatched", "error": error.message}, error.message, "red")
+
+    def saved(self, files: list[Path]) -> None:
+        self._has_saved = True
+        self._tell({"event": "saved", "files": [str(file) for file in files]}, f"{_names(files)} saved ...")
+        if self._generations is not None:
+            self._generations.renew()
 
     def _roots(self) -> set[Path]:
         project = find_project()
@@ -141,6 +147,19 @@ class _DevStack(AnnouncedStack):
         super().stop()
         hurry.cancel()
 
+    def suggest_own(self) -> None:
+        given = {tool.spec.name for tool in load_tools()}
+
+        async def hosted(store: Store) -> list[ToolSpec]:
+            own = [spec for spec in (await store.directories.read()).enabled if spec.name not in given]
+            return [spec for spec in own if await store.catalogue.hosts_of(spec.name, spec.digest)]
+
+        with suppress(ForgeError):  # it is only a suggestion
+            own = with_store(hosted, self.settings)
+            with self._speaking:
+                if not self._has_saved:  # who saves needs none, and expects the new code's line next
+                    self.suggest(own)
+
     # Events of the workers.
 
     def renewed(self, seconds: float) -> None:
@@ -150,22 +169,12 @@ class _DevStack(AnnouncedStack):
         said = ready if first else f"New code serves after {took(seconds * 1000)}."
         self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")
         if first and not self._face.is_json:
-            threading.Thread(target=self._suggest_own, name="forge-own", daemon=True).start()
+            self.suggest_own()
 
     def suggest(self, own: Sequence[ToolSpec]) -> None:
         """Suggest nothing before the workers have imported the tools of the user: this process never does."""
         if own:
             super().suggest(own)
-
-    def _suggest_own(self) -> None:
-        given = {tool.spec.name for tool in load_tools()}
-
-        async def hosted(store: Store) -> list[ToolSpec]:
-            own = [spec for spec in (await store.directories.read()).enabled if spec.name not in given]
-            return [spec for spec in own if await store.catalogue.hosts_of(spec.name, spec.digest)]
-
-        with suppress(ForgeError):  # it is only a suggestion
-            self.suggest(with_store(hosted, self.settings))
 
     def refused(self, said: str) -> None:
         goes_on = " The old code goes on." if self._has_served else " Mend it and save."
@@ -179,10 +188,11 @@ class _DevStack(AnnouncedStack):
     def _tell(self, document: dict[str, Any], said: str, style: str = "dim") -> None:
         if threading.current_thread() is not threading.main_thread():  # which announces
             self._announced.wait()  # workers may be quicker
-        if self._face.is_json:
-            self._face.line(document)
-        else:
-            self._face.say(said, style=style)
+        with self._speaking:
+            if self._face.is_json:
+                self._face.line(document)
+            else:
+                self._face.say(said, style=style)
 
     def _take_keys(self, calls: "_Calls") -> None:
         keys, terminal = {b"f": calls.show_failure, b"r": calls.run_again}, sys.stdin.fileno()

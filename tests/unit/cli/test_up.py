@@ -13,6 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded.stack import StackStatus
 from forge_tools.embedded.supervision import ProcessStatus
 from forge_tools.errors import StackError
+from forge_tools.model import ToolCategory, ToolSpec
 from forge_tools.model.execution import Scope
 from forge_tools.model.overview import WorkerRecord
 from forge_tools.storage import open_store
@@ -43,7 +44,7 @@ def script_in(folder: Path) -> Path:
 def test_dev_says_what_is_up_before_it_says_that_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for step in ("await_workers", "_suggest_own"):
+    for step in ("await_workers", "suggest_own"):
         monkeypatch.setattr(_DevStack, step, lambda _: None)
     stack = _DevStack(Face(), Settings(home=tmp_path), ())
     workers = threading.Thread(target=stack.renewed, args=(0.1,))
@@ -54,6 +55,21 @@ def test_dev_says_what_is_up_before_it_says_that_it_serves(
     workers.join(60)
     said = capsys.readouterr().out
     assert said.index("is up") < said.index("Starting the workers") < said.index("Ready.")
+
+
+def test_dev_suggests_nothing_once_a_file_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = _DevStack(Face(), Settings(home=tmp_path), ())
+
+    def saved_meanwhile(*_: object) -> list[ToolSpec]:
+        stack.saved([tmp_path / "mytools.py"])
+        return [ToolSpec(name="shout", version="1.0.0", description="", category=ToolCategory.FILE)]
+
+    monkeypatch.setattr("forge_tools.cli.dev.with_store", saved_meanwhile)
+    stack.suggest_own()
+
+    assert capsys.readouterr().out.endswith("mytools.py saved ...\n")
 
 
 def test_a_stack_stops_where_no_more_threads_can_be_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
