@@ -204,7 +204,7 @@ def _all_tools(module: ModuleType, source: str) -> list[Any]:
             found += _returned(value, source)
         elif isinstance(value, list | tuple) and value and all(map(_is_tool, value)):
             found += value
-        elif _is_tool_class(value) and value.__module__ in names and not value.__abstractmethods__:
+        elif _is_tool_class(value) and value.__module__ in names and not _is_base(value):
             classes.append(value)
     instantiated = {type(one) for one in found}
     found += [one for one in classes if one not in instantiated]
@@ -296,9 +296,15 @@ def _is_tool_class(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, BaseTool)
 
 
+def _is_base(tool: type[BaseTool]) -> bool:
+    # An incomplete class that nothing derives from is a tool that forgot a declaration: `_create` says which.
+    return bool(tool.__abstractmethods__ and tool.__subclasses__())
+
+
 def _create(tool: type[BaseTool], source: str) -> BaseTool:
     if missing := sorted(tool.__abstractmethods__):
-        raise ConfigurationError(f"{source}: {tool.__name__} does not declare its {', '.join(missing)}. Define them.")
+        way_out = "Define them, or begin its name with _ if it is only a base for other classes."
+        raise ConfigurationError(f"{source}: {tool.__name__} does not declare its {', '.join(missing)}. {way_out}")
     try:
         return tool()
     except Exception as error:

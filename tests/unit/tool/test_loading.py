@@ -123,7 +123,7 @@ def test_a_class_that_several_references_name_is_created_once() -> None:
         ),
         ("mytools:fails", "calling it without arguments failed with RuntimeError: no licence"),
         ("mytools:makes_text", "What 'mytools:makes_text' returns is an object of type str. It must be"),
-        ("mytools:Half", "Half does not declare its _execute, category, description, parameters. Define them."),
+        ("mytools:Half", "Half does not declare its _execute, category, description, parameters. Define them, or"),
         ("mytools:Configured", "Configured() failed with TypeError"),
     ],
 )
@@ -264,6 +264,18 @@ def shout(text: str) -> str:
 class Own(Read):
     name = "Own"
 
+class Base(BaseTool):
+    category = "file"
+
+class Derived(Base):
+    "Derive."
+    name = "Derived"
+    parameters = ()
+    async def _execute(self, context): ...
+
+class _Unfinished(BaseTool):
+    name = "Unfinished"
+
 class Limited(Echo):
     name = "Limited"
     def __init__(self, limit: int) -> None:
@@ -294,7 +306,7 @@ def own(*references: str, **overrides: Any) -> list[str]:
 def test_a_module_stands_for_the_tools_it_has_and_the_classes_it_defines(project: Path) -> None:
     (project / "ownmodule.py").write_text(PROJECT)
 
-    assert own("ownmodule") == own("./ownmodule.py") == own("ownmodule.py") == ["shout", "Limited", "Own"]
+    assert own("ownmodule") == own("./ownmodule.py") == own("ownmodule.py") == ["shout", "Limited", "Own", "Derived"]
     assert own("ownmodule.py:shout") == ["shout"]
 
 
@@ -305,12 +317,15 @@ def test_a_package_stands_for_the_tools_of_all_its_modules(project: Path) -> Non
         "one.py": PROJECT,
         "test_one.py": "raise RuntimeError('tests are not imported')",
         "deep/__init__.py": "",
-        "deep/two.py": PROJECT.replace("shout", "whisper").replace("Own", "Other").replace("Limited", "More"),
+        "deep/two.py": PROJECT.replace("shout", "whisper")
+        .replace("Own", "Other")
+        .replace("Limited", "More")
+        .replace("Derived", "Further"),
     }.items():
         (project / "ownpackage" / name).write_text(source)
 
-    assert set(own("ownpackage")) == {"shout", "whisper", "Own", "Other", "Limited", "More"}
-    assert own("ownpackage/deep/two.py") == ["whisper", "More", "Other"]
+    assert set(own("ownpackage")) == {"shout", "whisper", "Own", "Other", "Limited", "More", "Derived", "Further"}
+    assert own("ownpackage/deep/two.py") == ["whisper", "More", "Other", "Further"]
 
 
 def test_pyproject_names_the_tools_from_any_folder_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,8 +335,8 @@ def test_pyproject_names_the_tools_from_any_folder_below(project: Path, monkeypa
     (project / "src" / "more.py").write_text(PROJECT.replace("shout", "more").partition("class")[0])
     monkeypatch.chdir(project / "src" / "deep")
 
-    assert own() == ["shout", "Limited", "Own", "more"]
-    assert own("ownmodule:shout") == ["shout", "Limited", "Own", "more"]
+    assert own() == ["shout", "Limited", "Own", "Derived", "more"]
+    assert own("ownmodule:shout") == ["shout", "Limited", "Own", "Derived", "more"]
     monkeypatch.setenv("FORGE_TOOLS", '["ownmodule:shout"]')
     assert own() == ["shout"]
 
@@ -363,6 +378,11 @@ def test_what_is_wrong_in_pyproject_is_told_with_its_file(pyproject: str, said: 
             "lane.py",
             'from forge_tools.tool import tool\n\n@tool(lane="gpu")\ndef f() -> int:\n    "f"\n',
             " at {}/lane.py:3 with",
+        ),
+        (
+            "undeclared.py",
+            f"{PROJECT}\nclass Half(BaseTool):\n    'Half.'\n    name = 'Half'\n    async def _execute(self, context): ...\n",
+            "'undeclared.py': Half does not declare its category, parameters. Define them, or begin its name with _",
         ),
         ("nothing.py", "x = 1\n", "nothing has no tool. Decorate a function in it with @tool."),
         ("json.py", PROJECT, "the name json is taken by "),
