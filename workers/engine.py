@@ -86,7 +86,8 @@ class Engine:
             self._ready.result(timeout=START_DEADLINE)
         except TimeoutError as error:
             raise ForgeError(
-                f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs."
+                f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs. "
+                "The log names the tool."
             ) from error
 
     def stop(self, drain: float | None = None) -> None:

@@ -4,7 +4,8 @@ import inspect
 import logging
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from forge_tools.errors import DuplicateToolError, InvalidCallError, InvalidToolError, ToolError, ToolNotFoundError
@@ -19,6 +20,9 @@ _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _VERSION = re.compile(r"\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?")
 _MAX_DEFINITION_BYTES = 1_000_000
+
+SLOW_SECONDS = 20.0
+"""After this long in `initialize_all` the log names the tool that it waits for: whoever gives up on it cannot know."""
 
 
 class ScopedRegistry:
@@ -118,16 +122,24 @@ class ScopedRegistry:
         Raises:
             ToolError: naming the tool that could not start.
         """
-        for tool in self.list_all():
-            name = tool.spec.name
-            if self._initialized.get(name) is tool:
-                continue
-            try:
-                await tool.initialize(context)
-            except Exception as error:
-                await self.shutdown_all()
-                raise ToolError(name, f"cannot be initialized: {clean_text(str(error))}") from error
-            self._initialized[name] = tool
+        current = [""]
+        alarm = threading.Timer(SLOW_SECONDS, _name_slow, args=(current,))  # a task would not run if the hook blocks
+        alarm.daemon = True
+        with suppress(RuntimeError):  # no more threads: the tools matter more
+            alarm.start()
+        try:
+            for tool in self.list_all():
+                name = current[0] = tool.spec.name
+                if self._initialized.get(name) is tool:
+                    continue
+                try:
+                    await tool.initialize(context)
+                except Exception as error:
+                    await self.shutdown_all()
+                    raise ToolError(name, f"cannot be initialized: {clean_text(str(error))}") from error
+                self._initialized[name] = tool
+        finally:
+            alarm.cancel()
 
     async def shutdown_all(self) -> None:
         """Shut down each tool, in the order of registration; a failure is logged and does not stop the others."""
@@ -187,6 +199,10 @@ class ToolRegistry(ScopedRegistry):
         """Discard the object and its tools; the next construction starts empty. For tests."""
         with ToolRegistry._creation:
             ToolRegistry._instance = None
+
+
+def _name_slow(current: Sequence[str]) -> None:
+    _logger.warning("The initialize() of a tool takes long", extra={"tool": current[0], "seconds": SLOW_SECONDS})
 
 
 def check_definition(tool: object, *, strict: bool = False) -> None:

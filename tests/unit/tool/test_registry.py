@@ -12,7 +12,7 @@ from forge_tools.model.calls import RetryPolicy
 from forge_tools.tool.base import ExecutionContext, ToolResult
 from forge_tools.tool.registry import ScopedRegistry, ToolRegistry
 from tests.spec.sample_tools import Bash, Echo, Read, Recorder, parameter
-from tests.waiting import within
+from tests.waiting import wait_until, within
 
 # Names
 
@@ -225,6 +225,24 @@ async def test_a_tool_that_cannot_start_is_named_and_the_others_are_shut_down(
         await registry.initialize_all(context)
 
     assert log == ["a up", "b up", "a down", "b down", "c down"]
+
+
+async def test_a_tool_that_takes_long_to_start_is_named_though_it_blocks(
+    registry: ScopedRegistry,
+    context: ExecutionContext,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Blocking(Living):
+        async def initialize(self, context: ExecutionContext) -> None:
+            wait_until(lambda: bool(caplog.records), 30, "nothing was logged")
+
+    monkeypatch.setattr("forge_tools.tool.registry.SLOW_SECONDS", 0.05)
+    registry.register_many([Living("a", []), Blocking("b", [])])
+
+    await registry.initialize_all(context)
+
+    assert [record.__dict__["tool"] for record in caplog.records] == ["b"]
 
 
 async def test_one_that_fails_to_shut_down_stops_none_of_the_others(
