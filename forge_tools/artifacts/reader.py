@@ -1,6 +1,7 @@
 """Reads artifacts and parts of results: whole, a page at a time, into a folder, or what fits into a message."""
 
 import asyncio
+import builtins
 import io
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -144,10 +145,10 @@ def next_line(data: bytes) -> int:
 class PartReader:
     """Reads the bytes of parts by their handles, one piece in memory at a time."""
 
-    def __init__(self, read: Callable[[str], AsyncIterator[bytes]]) -> None:
+    def __init__(self, read: Callable[[str], AsyncIterator[builtins.bytes]]) -> None:
         self._read = read
 
-    async def bytes(self, part: Media) -> bytes:
+    async def bytes(self, part: Media) -> builtins.bytes:
         data = io.BytesIO()  # not a list of chunks, which would be held beside what is joined from them
         async for chunk in self._read(part.uri or ""):
             data.write(chunk)

@@ -1,5 +1,6 @@
 """One tool call as requested by its caller, and the list of those that one client has awaited; the audit is in SQL."""
 
+import builtins
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -161,7 +162,7 @@ class Awaited:
         told = call.label, call.arguments, call.effective_context
         self._ended.add(_Ended(*told, spec, started, time.time(), fields), call.arguments, result.output)
 
-    def list(self) -> list[ToolExecution]:
+    def list(self) -> builtins.list[ToolExecution]:
         """Return the calls with their parameters and contexts as people may see them."""
         return [_execution(one) for one in self._ended]
 

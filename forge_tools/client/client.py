@@ -1,5 +1,6 @@
 """ExecutorClient: the executor interface, run on workers; opens what its parts share and assembles them; and `History`, what it reads of executions."""
 
+import builtins
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -156,7 +157,7 @@ class History:
         """Read one execution, by id or a unique prefix of it."""
         return await self._connection.store.history.get(execution_id)
 
-    async def events_of(self, execution_id: str) -> list[Event]:
+    async def events_of(self, execution_id: str) -> builtins.list[Event]:
         """Read what was done to an execution, oldest first."""
         return await self._connection.store.history.events(execution_id)
 
@@ -185,21 +186,21 @@ class History:
         artifacts = self._connection.store.artifacts
         return await artifacts.page(await artifacts.named(handle), PageWish(**wish))
 
-    async def attempts(self, /, **filters: Any) -> list[AttemptRecord]:
+    async def attempts(self, /, **filters: Any) -> builtins.list[AttemptRecord]:
         """Read attempts of all executions, newest first; keywords as for `list`.
 
         `status`, `error_code`, `error_text`, `min_ms` and `max_ms` apply to the attempt.
         """
         return await self._connection.store.history.list_attempts(**filters)
 
-    async def events(self, /, **filters: Any) -> list[EventRecord]:
+    async def events(self, /, **filters: Any) -> builtins.list[EventRecord]:
         """Read what was done to executions, newest first; keywords as for `list`, and `kind`.
 
         `since` and `until` bound when it was done.
         """
         return await self._connection.store.history.list_events(**filters)
 
-    async def list(self, /, **filters: Any) -> list[ExecutionRecord]:
+    async def list(self, /, **filters: Any) -> builtins.list[ExecutionRecord]:
         """Read executions, newest first; keywords are the fields of `Selection`, `limit` (50), `before` and `patience`.
 
         `before` is the `cursor` of the last one of the page before. A search that `patience` (seconds) ends has an

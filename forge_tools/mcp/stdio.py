@@ -106,21 +106,15 @@ class Stdio:
     @classmethod
     def claim(cls, longest_line: int) -> Self:
         """Take the standard streams; call this before importing any user code."""
-        try:
-            read_fd, write_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
-        except OSError as error:
-            raise ConfigurationError(
-                "Standard input or output is closed; an MCP client must keep them open."
-            ) from error
+        # Python knows which streams it was started without; a library may have opened a file under their numbers.
+        if sys.__stdin__ is None or sys.__stdout__ is None:
+            raise ConfigurationError("Standard input or output is closed; an MCP client must keep them open.")
+        read_fd, write_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
         sys.stdout.flush()
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(nowhere, 0)
-        try:
-            flush = _let_overflow(2)
-            os.dup2(2, 1)
-        except OSError:  # started without an error stream
-            flush = _nothing
-            os.dup2(nowhere, 1)
+        flush = _nothing if sys.__stderr__ is None else _let_overflow(2)
+        os.dup2(nowhere if sys.__stderr__ is None else 2, 1)
         os.close(nowhere)
         atexit.register(flush)
         return cls(read_fd, write_fd, longest_line, flush)

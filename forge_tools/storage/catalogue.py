@@ -1,6 +1,7 @@
 """What workers publish for clients: definitions of tools, by default the pinned or last seen one; encryption keys."""
 
 import base64
+import builtins
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
@@ -311,7 +312,7 @@ class EncryptionKeys:
         statement = self._database.upsert(encryption_keys).values(row).on_conflict_do_nothing()
         await self._database.execute(statement)
 
-    async def list(self) -> list[EncryptionKey]:
+    async def list(self) -> builtins.list[EncryptionKey]:
         """List all keys, the newest first, with how many executions under way need each."""
         newest_first = select(encryption_keys).order_by(known_keys.created_at.desc(), known_keys.id)
         async with self._database.reading() as connection:

@@ -1,5 +1,6 @@
 """Which host has which workspace, which session uses which one, and rerouting for calls that arrive elsewhere."""
 
+import builtins
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -49,7 +50,7 @@ class Workspaces:
 
     async def announce(
         self, instance: str, hostname: str, named: Sequence[NamedWorkspace], *, within: float
-    ) -> list[str]:
+    ) -> builtins.list[str]:
         """Write which workspaces `instance`, which must be registered, has; instances seen `within` seconds are alive.
 
         Announcements of dead workers of this host are deleted: its configuration may have changed. A workspace bound to
@@ -68,7 +69,7 @@ class Workspaces:
 
         return await self._database.write(work)
 
-    async def list(self, *, within: float) -> list[WorkspaceRecord]:
+    async def list(self, *, within: float) -> builtins.list[WorkspaceRecord]:
         """List every announcement, by name; the newest of each name first."""
         return [_record(row) for row in await self._database.rows(_rows(within))]
 

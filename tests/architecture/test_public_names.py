@@ -57,6 +57,14 @@ def declared(path: Path) -> list[str] | None:
     return None
 
 
+def annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Name]:
+    """The names in the annotations of a function."""
+    holders = [function, *(node for node in ast.walk(function.args) if isinstance(node, ast.arg))]
+    given = [holder.returns if isinstance(holder, FUNCTIONS) else holder.annotation for holder in holders]
+    return [name for one in given if one is not None for name in ast.walk(one) if isinstance(name, ast.Name)]
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SOURCES = sorted(path for package in ("forge_tools", "workers") for path in (ROOT / package).rglob("*.py"))
 DECLARING = [path for path in SOURCES if declared(path) is not None]
 HANDING_ON = [
@@ -122,3 +130,20 @@ def test_a_package_that_hands_on_names_declares_exactly_these(path: Path) -> Non
 def imported_for_itself(path: Path) -> set[str]:
     """Names that the file imports and also uses."""
     return {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+
+
+def test_no_annotation_means_a_method_of_its_class() -> None:
+    """Python 3.14 evaluates annotations in the class, where a method `list` stands before the builtin."""
+    found = [
+        f"{path.relative_to(ROOT)}: {cls.name}.{member.name}: {name.id}"
+        for path in SOURCES
+        for cls in ast.walk(ast.parse(path.read_text()))
+        if isinstance(cls, ast.ClassDef)
+        for methods in [{one.name for one in cls.body if isinstance(one, FUNCTIONS)}]
+        for member in cls.body
+        if isinstance(member, FUNCTIONS)
+        for name in annotated(member)
+        if name.id in methods
+    ]
+
+    assert found == [], "write builtins.list"

@@ -26,6 +26,7 @@ from tests.warm import WarmInterpreter
 DATABASES = ("sqlite",)
 
 GEMINIS_OWN = "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
+LANGSMITHS_OWN = "ignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning"
 CALLS = (
     ("call_1", "Sleep", '{"seconds": 0.5}'),
     ("call_2", "EchoInProcess", '{"message": "from a process"}'),
@@ -171,7 +172,7 @@ def warm() -> Iterator[WarmInterpreter]:
         "langgraph.prebuilt",
         "forge_tools.adapters.langchain",
         "forge_tools.client",
-        options=("-W", "error", "-W", GEMINIS_OWN),
+        options=("-W", "error", "-W", GEMINIS_OWN, "-W", LANGSMITHS_OWN),
     )
     yield made
     made.close()

@@ -9,6 +9,7 @@ import pytest
 
 spec = pytest.mark.spec
 ROOT = Path(__file__).parents[2]
+LANGSMITHS_OWN = "ignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning"
 
 IMPORTS = """
 import asyncio
@@ -40,9 +41,8 @@ context = ExecutionContext(working_dir='/tmp')
 
 
 def run(script: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IMPORTS + script], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
+    words = [sys.executable, "-W", "error", "-W", LANGSMITHS_OWN, "-c", IMPORTS + script]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,6 +1,6 @@
 """Registries as the requirements state them."""
 
-import asyncio
+import inspect
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -215,5 +215,5 @@ def test_later_phases_find_what_they_build_on(context: ExecutionContext) -> None
 
     assert names <= set(forge_tools.base.__all__)
     assert forge_tools.executor.ToolExecutor(forge_tools.registry.ToolRegistry()).get_executions() == []
-    assert asyncio.iscoroutinefunction(forge_tools.base.BaseTool.execute)
+    assert inspect.iscoroutinefunction(forge_tools.base.BaseTool.execute)
     assert callable(forge_tools.base.BaseTool.to_langchain_tool)

@@ -1,5 +1,6 @@
 """Executions, attempts and events as people read them, from the view `tool_executions`."""
 
+import builtins
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -77,14 +78,14 @@ class History:
             )
         return execution_record(rows[0])
 
-    async def attempts(self, execution_id: str) -> list[Attempt]:
+    async def attempts(self, execution_id: str) -> builtins.list[Attempt]:
         """Return the ended attempts of one execution, in order."""
         columns = execution_attempts.c
         query = select(execution_attempts).where(columns.execution_id == execution_id).order_by(columns.attempt)
         rows = await self._rows(execution_id, query)
         return [record_of(Attempt, row, status=ExecutionStatus(row.status)) for row in rows]
 
-    async def events(self, execution_id: str) -> list[Event]:
+    async def events(self, execution_id: str) -> builtins.list[Event]:
         """Return what happened to one execution, in order."""
         columns = execution_events.c
         query = select(execution_events).where(columns.execution_id == execution_id).order_by(columns.id)
@@ -92,7 +93,7 @@ class History:
 
     async def figures(
         self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
-    ) -> list[CallFigures]:
+    ) -> builtins.list[CallFigures]:
         """Count the calls that a `Selection` matches, their outcomes and times, with a line for each tool or other key.
 
         Whole hours are taken from their roll-ups; with `from_rows` every call is read.

@@ -1,5 +1,6 @@
 """Worker instances: which live, what they serve, and the leases that only one of them holds."""
 
+import builtins
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -73,7 +74,7 @@ class Workers:
         statement = update(workers).where(known.id == instance).values(facts)
         await self._database.execute(statement)
 
-    async def list(self, *, seen_within: float | None = None) -> list[WorkerRecord]:
+    async def list(self, *, seen_within: float | None = None) -> builtins.list[WorkerRecord]:
         """List instances, the one started last first; `seen_within` seconds leaves out those silent for longer."""
         conditions = () if seen_within is None else (beat_within(seen_within),)
         async with self._database.reading() as connection:
