@@ -21,8 +21,8 @@ STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
 OLD_LANGCHAIN := $(VENV)/langchain-0.3
 
-# The first of these that is 3.11 or later and has a working venv (Debian ships python3 without it): those that the tests ran on go first.
-PYTHONS := python3.13 python3.12 python3.11 python3 python3.14
+# The first of these that is 3.11 or later and has a working venv (Debian ships python3 without it): those that the tests run on go first.
+PYTHONS := python3.13 python3.12 python3.11 python3.14 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 

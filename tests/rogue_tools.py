@@ -96,7 +96,7 @@ class Rogue(BaseTool):
             "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
             "exit": lambda: os._exit(3),
             "eat": lambda: bytearray(2**40),
-            "hoard": lambda: HOARD.append(b"x" * 165_000_000),
+            "hoard": lambda: HOARD.append(b"x" * 200_000_000),
             "eat in children": eat_in_children,
             "let go of everything": lambda: os.closerange(3, 1000),
         }

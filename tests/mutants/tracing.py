@@ -25,6 +25,7 @@ class Tracing:
         product = [f"{self._root / package}/*" for package in PRODUCT]
         self._coverage = coverage.Coverage(data_file=None, config_file=False, include=product)
         self._coverage.set_option("run:disable_warnings", ["no-data-collected"])
+        self._coverage.set_option("run:core", "ctrace")  # what Python 3.14 has by default cannot tell tests apart
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

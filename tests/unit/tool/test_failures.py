@@ -55,8 +55,12 @@ async def by_httpx_in_a_thread(url: str) -> Any:
 
 async def by_urllib(url: str) -> Any:
     def fetch() -> bytes:
-        with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-            return answer.read()
+        try:
+            with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:  # it is an open answer, too
+            error.close()
+            raise
 
     return await asyncio.to_thread(fetch)
 
