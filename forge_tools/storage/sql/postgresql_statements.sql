@@ -1,6 +1,7 @@
 -- One autocommit statement per flush, taking arrays. JSON is passed as text and cast on insertion. Where a statement
 -- writes an equality as `id = ANY (ARRAY[...])`, the planner has no use for the order of the index: see PINNED in
--- connection/pool.py.
+-- connection/pool.py. `(id IN (SELECT ...)) IS TRUE` is answered from a hash: a join of two parts of a statement has no
+-- index, and these connections may not use a hash join.
 
 -- name: clocked
   clocked AS (
@@ -101,6 +102,7 @@ FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
 -- name: claim_again
 {claimable} {claimed}
 
+-- A call that waits again may expire no sooner than a new one would: it gets the whole `expires_in` once more.
 -- name: finish
 WITH locked AS MATERIALIZED (
     SELECT o.*, q.owner, q.hostname, q.pid, q.started_at, q.expires_in,
@@ -150,7 +152,7 @@ SELECT asked.ord, {result_columns} FROM unnest(:ids::uuid[]) WITH ORDINALITY AS 
 JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
 
 -- The statements above for a single row, the usual case, at two thirds of the cost. They handle only the regular case:
--- if one finds no row, the statement for many runs again, and says why.
+-- if a submit or finish finds no row, the statement for many runs again, and says why.
 
 -- name: submit_one
 WITH inserted AS (
@@ -188,8 +190,7 @@ RETURNING attempt
 
 -- Calls with an idempotency key, and replays. Inserting in the order of keys keeps two batches from a deadlock. An
 -- insert that finds a key taken waits until that transaction ends, and does nothing if it was committed; only the next
--- statement can see who holds the key. `(id IN (SELECT ...)) IS TRUE` is answered from a hash: a join of two parts of a
--- statement has no index on these connections.
+-- statement can see who holds the key.
 -- name: submit_linked
 WITH new AS (
     SELECT * FROM unnest({asked_arrays}, :encrypted::text[], :issued_at::float8[], :scope::text[], :key::text[],
@@ -236,7 +237,8 @@ WHERE k.scope = a.scope AND k.key = a.key
                   AND t.completed_at > now() - make_interval(secs => k.ttl))
 
 -- Everything is found through indexes that no claim has to change. On these connections plans are pinned: a table that
--- was empty when analysed and has filled up since is not scanned. Each question is answered under its name.
+-- was empty when analysed and has filled up since is not scanned. Each question is answered under its name. LEAST, since
+-- the clock may have been set back behind the end of the chain.
 -- name: heartbeat
 WITH beaten AS (
     UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped::int8,
@@ -269,6 +271,7 @@ SELECT json_build_object(
 )::text
 FROM beaten
 
+-- One index range per queue and tool, each read no further than the limit. In order of id, in which claims lock.
 -- name: due
 SELECT d.id::text, d.attempt FROM (
     SELECT q.id, q.attempt FROM unnest(:queues::text[]) AS s(queue) CROSS JOIN unnest(:keys::text[]) AS k(tool_key)
@@ -318,8 +321,8 @@ SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
 {still};
 SET LOCAL plan_cache_mode = force_custom_plan
 
--- 64 MB sort the calls of a day in memory. The planner estimates a range of ids as one row, and would compare each call
--- of an hour with each of its attempts.
+-- 64 MB are enough to sort the calls of a day in memory. The planner estimates a range of ids as one row, and would
+-- compare each call of an hour with each of its attempts.
 -- name: figures_of_all
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
 SET LOCAL work_mem = '64MB';
@@ -353,6 +356,7 @@ SELECT pg_advisory_xact_lock(302517479269)
 -- name: migrate
 SELECT pg_try_advisory_lock(439956432741)
 
+-- The server lists such a lock by the two halves of its number; `objsubid` 1 tells it from locks with two numbers.
 -- name: who_migrates
 SELECT a.pid, a.usename, host(a.client_addr), extract(epoch FROM clock_timestamp() - a.backend_start)::float8
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid

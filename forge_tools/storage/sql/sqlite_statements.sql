@@ -3,6 +3,7 @@
 -- name: is_moved
   (demoted_at IS NOT NULL OR moved)
 
+-- Nothing has changed for a call that was stored before: this may be a late repetition.
 -- name: changed
 SELECT name, spec, digest, enabled, {is_moved} FROM tools
 WHERE name = :tool AND is_default AND NOT (enabled AND digest = :tool_digest)
@@ -26,7 +27,7 @@ not_before <= :now AND status = 'queued' AND expires_at > :now AND cancel_reques
 -- name: claim
 UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :instance,
   hostname = :hostname, pid = :pid, started_at = CASE status WHEN 'running' THEN started_at ELSE :now END
-WHERE id = :id AND (status = 'running' AND token = :token AND attempt <= max_attempts
+WHERE id = :id AND (status = 'running' AND token = :token
   OR attempt = :attempt AND {is_due} AND lane = :lane
      AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
 
@@ -90,6 +91,7 @@ VALUES (:execution_id, :now, :kind, :actor, :detail, :id) ON CONFLICT DO NOTHING
 
 -- A single statement is its own transaction. What it returns about the row that it writes is undefined, and not used.
 -- Each question is answered under its name. CASE: where AND is a value, SQLite runs its second side even if the first is false.
+-- INDEXED BY: once somebody has run ANALYZE on rows that are all alike, SQLite would read the whole queue instead.
 -- name: heartbeat
 UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
 WHERE id = :instance RETURNING json_object(
@@ -117,6 +119,7 @@ WHERE id = :instance RETURNING json_object(
     OR EXISTS (SELECT 1 FROM execution_events AS e
                WHERE e.id > :chained_event AND NOT EXISTS (SELECT 1 FROM audit_events AS s WHERE s.event_id = e.id)) END)
 
+-- One index range per queue and tool, each read no further than the limit. In order of id, as on PostgreSQL.
 -- name: due
 SELECT id, attempt FROM (
     SELECT q.id, q.attempt FROM json_each(:queues) AS s CROSS JOIN json_each(:keys) AS k CROSS JOIN execution_queue AS q
