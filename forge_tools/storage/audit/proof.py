@@ -105,10 +105,12 @@ class HeadFile:
         """Add a head that the chain holds; return whether it is the first in the file."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                return self._append(file, head)
+            while True:
+                fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                with os.fdopen(fd, "r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                    if os.path.samestat(os.fstat(fd), self.path.stat()):  # else it was shortened meanwhile
+                        return self._append(file, head)
         except OSError as error:
             raise self._unusable("written", error) from error
 

@@ -1,5 +1,6 @@
 """What proves the audit chain: private keys stay private, wrong ones are named; heads are kept, and give no false alarm."""
 
+import fcntl
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from forge_tools.errors import ConfigurationError
 from forge_tools.model.audit import Head
 from forge_tools.storage.audit.proof import HeadFile, Signer, Trust, make_key
+from tests.descriptors import descriptors
+from tests.waiting import wait_until
 
 
 def test_what_is_signed_is_accepted_by_the_public_key_and_nothing_else_is(tmp_path: Path) -> None:
@@ -98,6 +101,20 @@ def test_several_writers_at_once_lose_no_head(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(lambda number: HeadFile(path).keep(head(number)), range(1, 200))) == 1
     assert sorted(HeadFile(path).read()) == kept(*range(1, 200))
+
+
+def test_a_writer_that_waits_while_another_shortens_the_file_adds_to_the_new_one(tmp_path: Path) -> None:
+    file, new = HeadFile(tmp_path / "audit.heads"), tmp_path / "audit.heads.new"
+    file.keep(head(1))
+    new.write_text(f"{head(1)}\n{head(2)}\n")
+    with ThreadPoolExecutor(1) as pool, file.path.open() as shortened:
+        fcntl.flock(shortened, fcntl.LOCK_EX)
+        waiting = pool.submit(file.keep, head(3))
+        wait_until(lambda: len(descriptors(file.path)) == 2)
+        new.replace(file.path)
+        fcntl.flock(shortened, fcntl.LOCK_UN)
+        assert waiting.result(30) is False
+    assert file.read() == kept(1, 2, 3)
 
 
 @pytest.mark.parametrize("torn", ["3", "3:", "3:00ff", ""])
