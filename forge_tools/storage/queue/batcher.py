@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_CONFLICT_TRIES = 5
+"""Even without patience: a conflict is over as soon as the other transaction is."""
+
 LAST_PATIENCE = 3.0
 """How many seconds a flush may still take once its Store is closing."""
 
@@ -184,6 +186,7 @@ class Batcher(Generic[Row, Result]):
                         return await self.flush(rows)
                     except (ConflictError, UnreachableError) as error:
                         why = error.message
+                        # A later try that certainly wrote nothing does not take back what an earlier one may have.
                         doubt = doubt or (isinstance(error, UnreachableError) and error.maybe_committed)
                         if self._is_last(error, tries, began, pause):
                             raise UnreachableError(why, maybe_committed=doubt) from error

@@ -146,6 +146,7 @@ class PostgresHotPath:
         settled = await self._run("submit_linked", **_asked(rows), **links)
         for ord_, skew, *current in settled:
             answers[ord_ - 1] = None if skew is None else refusal(rows[ord_ - 1], skew, *current)
+        # A row that was neither stored nor refused: somebody holds its key, perhaps this very execution.
         known = {row[0] - 1 for row in settled}
         held = [index for index, row in enumerate(rows) if row.claim is not None and index not in known]
         if held:

@@ -69,7 +69,7 @@ class ExecutionQueue:
             batcher = self._claims[scope] = Batcher(partial(self._hot.claim, scope=scope), self._limits)
         outcomes = await batcher.add_many(asks)
         claims = [claim for claim in outcomes if isinstance(claim, Claim)]
-        # What was claimed in the batch of a refused row belongs to this worker, which must run it.
+        # Raise an error only if nothing was claimed: whatever was belongs to this worker, which must run it.
         return claims or [claim for claim in _values(outcomes) if claim is not None]
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:

@@ -145,7 +145,7 @@ def _serve(jobs: "SimpleQueue[_Job | None]", address: Address) -> None:
         while (job := jobs.get()) is not None:
             with no_fork:
                 _do(*job, connection, address.shown)
-            del job
+            del job  # it would keep its rows and its caller's future until the next one comes
         with no_fork:
             stack.close()
 
@@ -181,7 +181,7 @@ def _tell(answer: "asyncio.Future[Any]", result: Any, failure: BaseException | N
 
 def _connect(address: Address) -> sqlite3.Connection:
     it = f"file:{quote(address.target)}?mode=rw"  # opened, and never created
-    connection = sqlite3.connect(it, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64)
+    connection = sqlite3.connect(it, uri=True, isolation_level=None, timeout=BUSY_SECONDS)
     connection.text_factory = READ_TEXT
     for statement in SQLITE_SETUP:
         connection.execute(statement)
@@ -218,6 +218,7 @@ def _submit(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> 
     changed = connection.execute(
         sql("changed"), {"tool": new.tool, "tool_digest": new.tool_digest, "id": new.id}
     ).fetchone()
+    # With no skew: a row in `changed` says that the tool is the reason.
     refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock[0.0])
     if refused is None:
         due = {"not_before": clock[new.delay], "expires_at": clock[new.expires_in]}
@@ -228,11 +229,12 @@ def _submit(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> 
 
 
 _ALREADY_THERE = ForgeError("this execution was inserted before")
+"""A marker that no caller sees: a repeated insert succeeds, but must not put the call into the queue again."""
 
 
 def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: str) -> ForgeError | None:
     """Insert what was asked; returns None if it was not there before."""
-    skew = id_time(new.id) - time.time()
+    skew = id_time(new.id) - time.time()  # a file's clock is that of its host
     if abs(skew) > MAX_SKEW:
         known = connection.execute(sql("known"), {"id": new.id}).fetchone()
         return _ALREADY_THERE if known else refusal(new, skew)

@@ -107,6 +107,7 @@ class Transitions:
         detail = {"reason": clean(reason), "worker": instance}
 
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
+            # Locked, so that no heartbeat comes between this judgement and what follows from it.
             it = select(workers.c.beat, workers.c.last_seen_at).where(workers.c.id == instance).with_for_update()
             last = (await connection.execute(it)).one_or_none()
             # -1: an owner without a row, as `Workers.beats` returns it.
@@ -119,6 +120,7 @@ class Transitions:
             await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
             again = [row for row in rows if bodies[row.id].may_run_again]
             lost = [row for row in rows if not bodies[row.id].may_run_again]
+            # First, since requeueing counts the deaths at which each was present, this one included.
             await _end(connection, [_lost(row, bodies[row.id]) for row in rows], [row.id for row in lost])
             await _requeue(connection, again, detail)
             if lost:
@@ -369,6 +371,7 @@ async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]
         return set()
     ended, dead, neighbour = execution_attempts.c, workers.alias().c, workers.alias().c
     outlived = seconds_between(dead.last_seen_at, neighbour.last_seen_at)
+    # Half of the silence: the last heartbeats of a host that vanished are hardly apart, those of one that lives go on.
     has_neighbour = exists().where(
         neighbour.hostname == dead.hostname,
         neighbour.id != dead.id,
