@@ -347,8 +347,8 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 def _begin_sqlite(connection: Connection) -> None:
     """Take the write lock at the start: on a busy file, a transaction that reads first can only fail when it writes.
 
-    What a statement changes is noted in memory until it ends, lest a full /tmp keep rows out of a database that has room.
-    What is sorted may need more than there is of that.
+    A write keeps the journal of its statements in memory, lest a full /tmp keep rows out of a database that has room. A
+    read sorts in temporary files, since that may need more than fits in memory.
     """
     writes = connection.get_execution_options().get("forge_write", False)
     adapted: Any = connection.connection.dbapi_connection

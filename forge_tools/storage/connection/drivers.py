@@ -162,9 +162,11 @@ async def connect_postgres(
 ) -> Any:
     """Open one asyncpg connection whose statements time out, even on a frozen server."""
     limits = {"application_name": APPLICATION, "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
+    # A pooler refuses settings of a connection, since it shares the server's among clients.
     way: dict[str, Any] = UNNAMED if address.is_pooled else {"server_settings": limits | (settings or {})}
     with translated(address.shown):
         try:
+            # asyncpg's own limit would also count the time that a busy loop spends on other things.
             async with answered_within(timeout):
                 return await load_asyncpg().connect(
                     address.target, timeout=None, command_timeout=command_timeout, **way

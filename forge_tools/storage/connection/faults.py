@@ -28,12 +28,14 @@ _SQLITE_NEEDS = {
 
 # PostgreSQL's SQLSTATE codes and, at two characters, classes
 _CONFLICTS = ("40001", "40P01", "55P03", "57014")
+"""The last two: a lock, or the whole statement, took longer than its limit. That may pass, like a deadlock."""
 _NO_TABLE = ("42P01", "42703", "42883", "3F000")
 _CORRUPT = ("XX001", "XX002")
 _VALUES = ("22", "23", "54")
 _REFUSED = ("28", "3D")
 """The server answers, and refuses the role, its password or the name of the database."""
 _NEVER_BEGAN = (*_REFUSED, "25", "53", "57P03")
+"""The others: a transaction that may only read or idled too long, no memory or connection left, a starting server."""
 _GONE = ("08", "57P", "58")
 _FORBIDDEN = "42501"
 _OTHER_SERVER = ("26000", "42P05")
@@ -176,7 +178,7 @@ def _full(shown: str, error: BaseException) -> UnreachableError:
 
 
 MORE = "`forge-tools doctor` says more"
-"""What `doctor` itself leaves out."""
+"""`doctor` itself leaves this out of what it shows."""
 
 
 def unreachable(
