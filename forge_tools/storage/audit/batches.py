@@ -123,6 +123,7 @@ async def append(database: Database, connection: AsyncConnection, new: Batch) ->
     values = {name: getattr(new, name) for name in _FIELDS} | {"detail": json.loads(new.detail)}
     row = database.upsert(audit_batches).values(**values)
     added = await connection.scalar(row.on_conflict_do_nothing().returning(batch.sequence))
+    # The conflict reveals who adds at the same time, the number of the last batch who did so before.
     if added is None or (there or 0) != new.sequence - 1:
         raise OvertakenError("Another process has added to the audit chain at the same moment. Try again.")
 

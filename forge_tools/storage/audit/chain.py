@@ -58,7 +58,7 @@ class AuditChain:
         self._database = database
 
     async def reach(self) -> Reach:
-        """How far the last batch says that the chain has come; a heartbeat asks whether there is anything behind that."""
+        """Return how far the chain has come, by its last batch; a heartbeat asks whether anything has ended since."""
         async with self._database.reading() as connection:
             head = await batches.newest(connection)
             end = head.frontier if head else None
@@ -67,10 +67,10 @@ class AuditChain:
     async def seal(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
     ) -> Batch | None:
-        """Seal up to `most` executions that have ended, the oldest first, and as many events, in one batch; None if there is nothing.
+        """Seal the oldest `most` executions that have ended, and as many events, in one batch; None if there are none.
 
-        They ended at or after `behind`: after a batch, its `ended_until`; `ALL` includes what was ever left out; None stands
-        for a little before the end of the chain.
+        Only those that ended at or after `behind`: the `ended_until` of the batch before, `ALL` for whatever was ever
+        left out, or None for a little before the end of the chain.
 
         Raises:
             OvertakenError: another process has sealed at the same moment.
@@ -84,7 +84,7 @@ class AuditChain:
                 return None
             hashes = await hashes_of_executions(connection, list(ends))
             events = await hashes_of_events(connection, numbers)
-            since = EVER if behind == EVER else await batches.definitions_since(connection, head)
+            since = EVER if behind == ALL else await batches.definitions_since(connection, head)
             definitions = await hashes_of_definitions(connection, since)
         moments = [ends[id_] or now for id_ in hashes]
         facts = {"head": head, "now": now, "sealer": clean(sealer), "detail": batches.listing(definitions)}
@@ -107,7 +107,7 @@ class AuditChain:
     async def sweep(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
     ) -> AsyncIterator[Batch]:
-        """Seal what has ended, batch by batch, up to the first that is not full. `behind` is that of the first, as in `seal`."""
+        """Seal what has ended, batch by batch, until one is not full. The first begins at `behind`, as in `seal`."""
         looked_back_at = time.monotonic()
         while (sealed := await self.seal(signer, sealer=sealer, most=most, behind=behind)) is not None:
             yield sealed
@@ -152,7 +152,7 @@ class AuditChain:
 
 
 async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
-    """Refuse if something was pruned meanwhile: later it would leave a checkpoint; before the first batch it leaves none."""
+    """Refuse if something was pruned meanwhile: without a chain, pruning leaves no checkpoint that would say so."""
     ids = [id_ for id_, sealed in hashes.items() if not sealed.startswith(NO_ROW)]
     there = await connection.scalar(select(func.count()).where(any_of(asked.id, ids)))
     if there != len(ids):
@@ -166,7 +166,7 @@ async def _unsealed_ends(
     query = select(ended.execution_id, stored(ended.completed_at).label("completed_at")).where(ended.final, ~entry)
     if behind is None and head is not None and head.frontier is not None:
         behind = max(EVER, min(head.frontier, now)) - OVERLAP  # the clock may have been set back
-    if behind not in (None, EVER):
+    if behind not in (None, ALL):
         query = query.where(ended.completed_at >= behind)
     rows = await connection.execute(query.order_by(ended.completed_at).limit(most))
     return {row.execution_id: moment_of(row.completed_at) for row in rows}
@@ -176,7 +176,7 @@ async def _unsealed_events(
     connection: AsyncConnection, head: Batch | None, most: int, behind: datetime | None
 ) -> Sequence[int]:
     entry = exists().where(audit_events.c.event_id == event.id)
-    known = 0 if behind == EVER else await batches.event_floor(connection, head)
+    known = 0 if behind == ALL else await batches.event_floor(connection, head)
     query = select(event.id).where(event.id > known, ~entry)
     return (await connection.scalars(query.order_by(event.id).limit(most))).all()
 

@@ -229,7 +229,7 @@ class Verification:
         for kind, key, hashes, pruned_by in entries:
             if pruned_by is not None:
                 marked[pruned_by].append(line(kind, key, hashes))
-        for checkpoint in sorted(marked.keys() | portions.keys(), key=str):
+        for checkpoint in sorted(marked.keys() | portions.keys(), key=str):  # a forged mark may be a text
             said = portions.get(checkpoint)
             if said is None or root_of(marked[checkpoint]) != said.root:
                 why = f"what is marked as pruned by checkpoint {checkpoint} is not what that says"
