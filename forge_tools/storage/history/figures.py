@@ -226,7 +226,7 @@ async def _read(
 def _add(row: Any, group: Tally) -> None:
     others = row.calls - row.succeeded - row.failed - row.rejected
     group.ends[ExecutionStatus.SUCCEEDED] += row.succeeded
-    group.ends[ExecutionStatus.FAILED] += row.failed
+    group.ends[ExecutionStatus.FAILED] += row.failed  # one status for all of `FAILED`: only their sum is ever shown
     group.ends[ExecutionStatus.REJECTED] += row.rejected
     group.ends[ExecutionStatus.CANCELLED] += others
     group.durations.extend(row.durations)
