@@ -357,7 +357,7 @@ class StoredArtifacts:
 
     async def _own(self, connection: AsyncConnection, row: Row[Any], new: Artifact) -> Artifact:
         """Record its owner, in the transaction that has locked its row."""
-        facts = {"execution_id": clean(new.execution_id and new.execution_id[:64]), "kept_at": from_now(0.0)}
+        facts = {"execution_id": new.execution_id, "kept_at": from_now(0.0)}
         mine = self._database.upsert(artifact_owners).values(
             artifact_id=new.id,
             session_key=session_key(new.session_id),
@@ -373,15 +373,11 @@ class StoredArtifacts:
             return None
         key = session_key(artifact.session_id)
         latest_first = (owner.kept_at.desc(), owner.artifact_id)
-        held = select(owner.artifact_id, func.sum(owner.size).over(order_by=latest_first).label("held")).where(
-            owner.session_key == key
-        )
-        rows = held.subquery()
-        excess: Sequence[str] = await self._database.scalars(
-            select(rows.c.artifact_id).where(rows.c.held > keeping.quota)
-        )
+        held = func.sum(owner.size).over(order_by=latest_first).label("held")
+        rows = select(owner.artifact_id, held).where(owner.session_key == key).subquery().c
+        excess = await self._database.scalars(select(rows.artifact_id).where(rows.held > keeping.quota))
         with suppress(ForbiddenError):  # a client deletes nothing; the next worker that keeps something there does
-            for one in sorted(excess):
+            for one in excess:
                 await self._database.write(partial(disown, [one], owner.session_key == key))
         return artifact
 

@@ -83,9 +83,8 @@ class Catalogue:
             if specs:
                 if keeps_first:
                     await connection.execute(_pin_defaults(names))
-                ordered = sorted(specs, key=lambda spec: (spec.name, spec.version, spec.digest))
                 await connection.execute(
-                    seen, [_values(spec, (places or {}).get(spec.name, ToolWalls())) for spec in ordered]
+                    seen, [_values(spec, (places or {}).get(spec.name, ToolWalls())) for spec in specs]
                 )
                 await connection.execute(_kept_disabled())
                 await _settle_defaults(connection, names)

@@ -54,10 +54,10 @@ class Walls(NamedTuple):
     withheld: Mapping[tuple[str, str, str], Withheld] = MappingProxyType({})
 
     def tier_of(self, spec: ToolSpec) -> str:
-        """The tier that calls of it get: on the embedded stack that may be less than its tool asks for."""
+        """Return the tier that calls of a tool get; on the embedded stack it may be less than the tool asks for."""
         tier = self.tiers.get(spec.name, "plain")
         if spec.lane == "async":
-            return tier if spec.walls == "namespace" else "none"  # that of its commands
+            return tier if spec.walls == "namespace" else "none"  # a body in this lane has none; its commands may
         is_less = tier != "plain" and bool(self.given) and tier not in self.given
         is_withheld = any(tool == spec.name for tool, *_ in self.withheld)
         return ("plain" if "plain" in self.given else "none") if is_less and not is_withheld else tier
@@ -88,11 +88,11 @@ class LiveWorker(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """Tools are sorted by name, each in its default definition: the pinned one, else the one seen last. One that was demoted
-    or moved has the lane `process`.
+    """What a client knows before it calls.
 
-    `servers` are the MCP servers that live workers host, `queues` how many of those
-    workers serve each (queue, lane).
+    Tools are sorted by name, each in its default definition: the pinned one, else the one seen last; its lane is
+    `process` if it was demoted or moved. `servers` are the MCP servers that live workers host, `queues` how many of
+    those workers serve each (queue, lane).
     """
 
     enabled: Sequence[ToolSpec] = ()
@@ -177,7 +177,7 @@ class Directories:
 
 
 def _withheld(workers: Sequence[LiveWorker]) -> dict[tuple[str, str, str], Withheld]:
-    """What no live worker claims for want of walls: tools in the queues of its lane, and all calls of queues."""
+    """Return what no live worker claims for want of walls: tools in a queue and lane, or all calls of a queue."""
     hosted = dict[tuple[str, str], set[str]]()
     for one in workers:
         for queue in one.queues:
@@ -194,7 +194,7 @@ def _withheld(workers: Sequence[LiveWorker]) -> dict[tuple[str, str, str], Withh
 
 
 def walls_of(told: Mapping[str, Any]) -> WorkerWalls:
-    """What the row of a worker says of its walls; newer code may say more."""
+    """Read what a worker's row says of its walls; newer code may have added more."""
     names = WorkerWalls.__dataclass_fields__
     said = {name: value for name, value in told.items() if name in names}
     return WorkerWalls(**said | {"queues": tuple(said.get("queues", ()))})

@@ -57,17 +57,21 @@ NEWEST = (OF_SCOPE, kept.content.is_not(None), ~is_replaced)
 
 ONE = select(*FOUND).where(*NEWEST, AT)
 WRITTEN = select(kept.version).where(OF_SCOPE, kept.call == bindparam("by_call")).limit(1)
-WRITE = insert(documents).values(
-    scope=bindparam("in_scope"),
-    owner_key=bindparam("in_key"),
-    path=bindparam("at"),
-    version=select(func.coalesce(func.max(kept.version), 0) + 1).where(AT).scalar_subquery(),
-    owner=bindparam("of_owner"),
-    content=bindparam("text"),
-    author=bindparam("by"),
-    call=bindparam("by_call"),
-    updated_at=from_now(0.0),
-).returning(kept.version, kept.updated_at, select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows"))  # fmt: skip
+WRITE = (
+    insert(documents)
+    .values(
+        scope=bindparam("in_scope"),
+        owner_key=bindparam("in_key"),
+        path=bindparam("at"),
+        version=select(func.coalesce(func.max(kept.version), 0) + 1).where(AT).scalar_subquery(),
+        owner=bindparam("of_owner"),
+        content=bindparam("text"),
+        author=bindparam("by"),
+        call=bindparam("by_call"),
+        updated_at=from_now(0.0),
+    )
+    .returning(kept.version, kept.updated_at, select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows"))
+)
 FORGET = delete(documents).where(AT, kept.version <= bindparam("up_to"))
 HELD = select(func.count()).where(*NEWEST)
 
@@ -115,7 +119,8 @@ class Documents:
             for path, content in revise(before).items():
                 at = {**of_scope, "of_owner": clean(scope.owner), "at": clean(path)}
                 after[path], rows = await _written(connection, at, content, writer)
-            may_be_full = after.keys() - before and rows >= MAX_DOCUMENTS  # fewer rows hold fewer documents
+            # Fewer rows hold fewer documents; the one just inserted may not be among them.
+            may_be_full = after.keys() - before and rows >= MAX_DOCUMENTS
             if may_be_full and (await connection.scalar(HELD, of_scope) or 0) > MAX_DOCUMENTS:
                 raise too_many(scope)
             return {path: one for path, one in after.items() if one is not None}

@@ -92,6 +92,7 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         "postgresql": "date_part('epoch', {1} - {0})",
         "sqlite": "((julianday({1}) - julianday({0})) * 86400.0)",
     },
+    # SQLite has no privileges; both parameters are in its text because SQLAlchemy binds them all the same.
     is_granted: {"postgresql": "has_table_privilege({0}, {1})", "sqlite": "(1 OR {0} OR {1})"},
     hour_of: {
         "postgresql": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:00"Z"')""",

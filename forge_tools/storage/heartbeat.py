@@ -54,7 +54,7 @@ BEATS = Question("beats", dict[str, int])
 CANCELS = Question("cancels", _wakeups)
 """The asker's own running executions for which a cancel was requested."""
 OVER = Question("over", bool)
-"""Whether an execution waits in vain: it expired, its cancel was requested, or it allows no attempt."""
+"""Whether an execution waits in vain: it expired, or its cancel was requested."""
 DEMOTED = Question("demoted", _pairs)
 """(name, digest) of every demoted definition of a tool."""
 DISABLED = Question("disabled", frozenset[str])

@@ -174,7 +174,7 @@ def _migrate(url: str, change: Callable[[Config, str], None], revision: str) -> 
 
 
 def _absolute(url: str, revision: str) -> str:
-    """Return the revision that so many steps lead to from the current one; steps that are retried would go too far."""
+    """Return the revision that relative steps such as `-2` lead to: steps that are retried would go too far."""
     if not re.fullmatch(r"[+-]\d+", revision):
         return revision
     chain = [*_known(), "base"]
@@ -317,6 +317,7 @@ def _remake(table: str, without: str, *added: str) -> None:
         f"ALTER TABLE {table} RENAME TO old_{table}",
         f"{parts}\n){options}",
         f"INSERT INTO {table} SELECT * FROM old_{table}",
+        # The copy would number on from its last row, but a deleted row's number is never used again.
         f"DELETE FROM sqlite_sequence WHERE name = '{table}'",
         f"UPDATE sqlite_sequence SET name = '{table}' WHERE name = 'old_{table}'",
         f"DROP TABLE old_{table}",

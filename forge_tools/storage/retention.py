@@ -129,6 +129,7 @@ class Retention:
             OvertakenError: another process added to the chain at the same time; nothing was deleted.
         """
         began = time.monotonic()
+        # Read before the transaction that deletes, so that it is short: what has ended stays as it is.
         async with self._database.reading() as connection:
             reach = await _reach(connection, what, after)
             if reach is None:
@@ -256,9 +257,9 @@ async def _mark(connection: AsyncConnection, entries: _Entries, checkpoint: int)
 
 
 async def _delete(connection: AsyncConnection, ids: Sequence[str]) -> Pruned:
-    theirs = any_of(artifact_owners.c.execution_id, map(str, ids))
+    theirs = any_of(artifact_owners.c.execution_id, ids)
     held = select(artifact_owners.c.artifact_id).where(theirs).distinct()
-    if artifacts := sorted((await connection.scalars(held)).all()):
+    if artifacts := (await connection.scalars(held)).all():
         await disown(artifacts, theirs, connection)
     for table in (idempotency_keys, execution_reports):
         await connection.execute(delete(table).where(any_of(table.c.execution_id, ids)))

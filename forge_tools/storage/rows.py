@@ -1,4 +1,4 @@
-"""Executions and outcomes as storable column values; and why a database rejects some."""
+"""Executions and outcomes as values that columns can store, and why a database rejects some."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -78,6 +78,7 @@ def _values_of(table: Relation, names: Sequence[str]) -> Callable[[Any], list[An
         found = [*get(record)]
         for place, form in changed:
             value = found[place]
+            # The first test of `clean`, which spares nearly every text the call.
             if value is not None and not (form is clean and value.isascii() and value.isprintable()):
                 found[place] = form(value)
         return found

@@ -1,9 +1,9 @@
 """The hot statements by name, from each database's `.sql` file; their column lists come from the tables.
 
-A file has blocks, each after a line `-- name: ...`; other comments are for people. `{name}` stands for another block,
-or for columns: `asked` (of a call that is inserted), `queued` (those of them that its row in the queue repeats),
-`outcome` (of an attempt that ended), `claim_columns` and `result_columns` (what is read of either). Parameters are
-`:name`.
+A file has blocks, each after a line `-- name: ...`; other lines that begin with `--` are for people and never sent.
+`{name}` stands for another block, or for columns: `asked` (of a call that is inserted), `queued` (those of them that
+its row in the queue repeats), `outcome` (of an attempt that ended), `claim_columns` and `result_columns` (what is read
+of either). Parameters are `:name`.
 """
 
 import re
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).with_name("sql")
 _BLOCK = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACE = re.compile(r"\{(\w+)\}")
-_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")  # `::uuid` is a cast
 
 
 class Numbered(NamedTuple):

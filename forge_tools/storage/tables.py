@@ -105,8 +105,8 @@ execution_queue = Relation(
     Index("execution_queue_due", ("lane", "tool_key", "queue", "not_before")),
     Index("execution_queue_expiry", ("expires_at",)),
     Index("execution_queue_cancels", ("id",), where="cancel_requested_at IS NOT NULL"),
-    postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
-    sqlite_with_rowid=False,
+    postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},  # room for a claim on the row's page
+    sqlite_with_rowid=False,  # the row lies in its key's own tree: one to write, not two
 )
 """Executions that are not over. No index uses a column that a claim changes: that would end heap-only updates."""
 
@@ -134,7 +134,7 @@ execution_attempts = Relation(
     Column("metadata", JsonObject, nullable=False),
     Index("execution_attempts_completed", ("completed_at",)),
     Index("execution_attempts_notable", ("status", "execution_id"), where="status != 'succeeded'"),
-    Index("execution_attempts_failures", ("execution_id",), where="status != 'succeeded'"),
+    Index("execution_attempts_failures", ("execution_id",), where="status != 'succeeded'"),  # for texts of errors
     Index("execution_attempts_by_code", ("error_code", "execution_id"), where="error_code IS NOT NULL"),
 )
 """One row per start of a body, inserted when it ends; or the end of one that never started (`started_at` NULL).
