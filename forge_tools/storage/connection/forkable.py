@@ -23,7 +23,7 @@ _USES_OF_CURSORS = (*_USES_OF_BOTH, "fetchone", "fetchmany", "fetchall", "__next
 
 _registering = threading.RLock()  # a signal handler may fork while a fork waits
 _locks: WeakSet[Any] = WeakSet()
-_held: list[Any] = []
+_held: list[list[Any]] = []  # by each fork that has begun
 
 
 def lock_against_forks() -> AbstractContextManager[Any]:
@@ -37,12 +37,13 @@ def lock_against_forks() -> AbstractContextManager[Any]:
 def _begin() -> None:
     _registering.acquire()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    _held.extend(lock for lock in _locks if lock.acquire(timeout=max(0.0, deadline - time.monotonic())))
+    _held.append([])
+    _held[-1].extend(lock for lock in _locks if lock.acquire(timeout=max(0.0, deadline - time.monotonic())))
 
 
 def _end() -> None:
-    while _held:
-        _held.pop().release()
+    for lock in _held.pop():
+        lock.release()
     _registering.release()
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -87,6 +88,52 @@ def test_a_signal_handler_may_fork_while_a_fork_waits(monkeypatch: pytest.Monkey
         fork_that_uses_sqlite()
         assert is_over.wait(30)
     thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_in_a_signal_handler_frees_nothing_that_a_waiting_fork_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkable, "PATIENCE_SECONDS", 0.5)
+    locks, is_held, is_over = [forkable.lock_against_forks() for _ in range(20)], threading.Event(), threading.Event()
+    found = []
+
+    def hold() -> None:
+        with locks[0]:
+            is_held.set()
+            is_over.wait(30)
+
+    def handle(*_: object) -> None:
+        found.append(busy(locks))
+        fork_that_uses_sqlite()
+        found.append(busy(locks))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(30)
+    with handled([signal.SIGALRM], handle):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        fork_that_uses_sqlite()
+    is_over.set()
+    thread.join()
+    before, after = found
+    assert after == before
+    assert busy(locks) == []
+
+
+def busy(locks: list[Any]) -> list[Any]:
+    """Those that another thread cannot have."""
+    found = []
+
+    def ask() -> None:
+        for lock in locks:
+            if lock.acquire(blocking=False):
+                lock.release()
+            else:
+                found.append(lock)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return found
 
 
 def fork_that_uses_sqlite() -> None:
