@@ -72,7 +72,7 @@ class History:
         rows = await self._database.rows(query)
         if not rows:
             raise ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
-        if len({row.id for row in rows}) > 1:
+        if len({row.id for row in rows}) > 1:  # after a careless restore, one may have two last attempts
             raise ExecutionNotFoundError(
                 f"Several executions begin with {execution_id}; give more characters of the id."
             )

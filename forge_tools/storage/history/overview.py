@@ -136,7 +136,7 @@ async def read_load(connection: AsyncConnection, *, patience: float) -> list[Loa
         func.min(case((is_due, live.not_before))),
         func.count(case((is_stale, 1))),
         func.min(case((is_stale, live.not_before))),
-        func.min(case((is_stale, cast(live.id, String)))),
+        func.min(case((is_stale, cast(live.id, String)))),  # PostgreSQL has no min() of a UUID
     ).group_by(*kind)
     found = []
     for row in await connection.execute(query):
@@ -236,7 +236,10 @@ def _shown(version: str, digest: str) -> str:
 
 
 def _keyed_and_all(since: datetime) -> Select[Any]:
-    """Select the calls that ended, once with their tool as the key and once without."""
+    """Select the calls that ended, once with their tool as the key and once without.
+
+    Percentiles of all calls do not follow from those of each tool.
+    """
     wait = type_coerce(seconds_between(executions.c.queued_at, ended.started_at) * 1000.0, Float)
     calls = (
         select(executions.c.tool.label("key"), ended.status, ended.duration_ms.label("duration"), wait.label("wait"))
