@@ -64,6 +64,7 @@ class Walls(NamedTuple):
 
 
 ANY_TOOL = ""
+"""In place of a tool where all calls of a queue are withheld."""
 
 
 class LiveWorker(NamedTuple):

@@ -59,7 +59,7 @@ class Reports:
             select(execution_reports).where(told.execution_id.in_(known), told.slot == 0).order_by(told.attempt.asc())
         )
         rows = await self._database.rows(query)
-        return {row.execution_id: _progress(row, "") for row in rows}
+        return {row.execution_id: _progress(row, "") for row in rows}  # a later attempt replaces an earlier one
 
     async def close(self) -> None:
         await self._polls.close()

@@ -189,4 +189,4 @@ class Store:
         await self.close()
 
     async def _settle(self, outcome: Outcome) -> bool:
-        return await self.transitions.settle(outcome)
+        return await self.transitions.settle(outcome)  # looked up only now: they load SQLAlchemy

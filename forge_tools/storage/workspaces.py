@@ -114,7 +114,7 @@ def _rows(within: float) -> Select[Any]:
     return (
         select(
             workspaces,
-            case((is_alive(within), true()), else_=false()).label("is_live"),
+            case((is_alive(within), true()), else_=false()).label("is_live"),  # without a row it would be NULL
             workers.c.stopped_at.is_not(None).label("has_stopped"),
             silence.label("silent_seconds"),
             workers.c.lane,
