@@ -91,7 +91,7 @@ async def following(connection: AsyncConnection, after: int, limit: int) -> list
 
 
 async def looked_at(connection: AsyncConnection, head: Batch | None) -> datetime | None:
-    """When the sealer of the last batch up to `head`, the newest of all, looked at what there was; None if that is not known."""
+    """Return when the sealer of the last batch up to `head`, the newest of all, read what there was; None: unknown."""
     found = head.sealed_at if head else None
     if head is not None and head.kind != SEAL:
         sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
@@ -100,9 +100,10 @@ async def looked_at(connection: AsyncConnection, head: Batch | None) -> datetime
 
 
 async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
-    """The event up to which all are sealed. Numbers are given before commits, so a lower one may still come to light.
+    """Return the number up to which all events are sealed.
 
-    Time counts up to when a sealer last looked, not up to now: nobody has seen yet what came to light since.
+    Numbers are given before commits, so a lower one may still appear. It has had time until a sealer last looked, not
+    until now: nobody has seen yet what has appeared since.
     """
     looked = await looked_at(connection, head)
     if looked is None:
@@ -129,10 +130,10 @@ async def append(database: Database, connection: AsyncConnection, new: Batch) ->
 
 
 async def require_none(connection: AsyncConnection) -> None:
-    """Hold off the first batch until this transaction ends: without a chain no batch would tell of another writer.
+    """Hold off the first batch until this transaction ends: without a chain, no batch reveals another writer.
 
     Raises:
-        OvertakenError: there is one.
+        OvertakenError: there is a batch already.
     """
     await prepare(connection, "first_batch")
     if await connection.scalar(select(batch.sequence).where(_IS_NUMBERED).limit(1)) is not None:
@@ -151,7 +152,7 @@ async def _read(connection: AsyncConnection, query: Select[Any]) -> list[Batch]:
 
 
 def _batch(values: dict[str, Any]) -> Batch:
-    """Read what anybody may have written: what is no time becomes None and what is no number -1, so that the hash does not fit."""
+    """Read a row that anybody may have written; None for what is no time, -1 for no number: its hash will not fit."""
     moments = {name: moment_of(values[name]) for name in ("ended_from", "ended_until", "frontier", "sealed_at")}
     numbers = {name: values[name] if isinstance(values[name], int) else -1 for name in _NUMBERS}
     texts = {name: values[name] if isinstance(values[name], str) else str(values[name]) for name in _TEXTS}
@@ -169,7 +170,7 @@ class Portion(NamedTuple):
 
 
 def portions_of(checkpoint: Batch) -> list[Portion]:
-    """Read them back.
+    """Read the portions that a checkpoint removed.
 
     Raises:
         KeyError, TypeError, ValueError: the detail is not one of a checkpoint.
@@ -179,13 +180,13 @@ def portions_of(checkpoint: Batch) -> list[Portion]:
 
 
 async def definitions_since(connection: AsyncConnection, head: Batch | None) -> datetime:
-    """The time since which definitions may be missing from all batches up to `head`: half a minute before its sealer looked."""
+    """Return since when definitions may be in no batch up to `head`: half a minute before its sealer looked."""
     looked, now = await looked_at(connection, head), await database_now(connection)
     return EVER if looked is None else max(EVER, min(looked, now) - OVERLAP)
 
 
 def listing(definitions: Mapping[Definition, bytes]) -> str:
-    """The detail of a batch that lists them with their hashes."""
+    """Return the detail of a batch that lists these definitions with their hashes."""
     return json.dumps(
         {"definitions": [[*key, hash_.hex()] for key, hash_ in definitions.items()]} if definitions else {}
     )

@@ -31,7 +31,7 @@ NO_ROW = bytes(DIGEST_BYTES)
 
 _NUMBER_BYTES = 4
 NO_NUMBER = -(2**31)
-"""Stands for what is no number of an attempt."""
+"""Stands for an attempt's number that is no number: somebody else wrote it."""
 
 READ_AT_ONCE = 50
 """How many rows are in memory at once: each may have outputs of megabytes."""
@@ -45,7 +45,7 @@ Definition = tuple[str, str, str]
 
 
 class RowForm:
-    """How the rows of one table, or those of its columns that are named, are read, exactly as they are stored, and hashed."""
+    """How the rows of one table, or only its columns `names`, are read exactly as they are stored, and hashed."""
 
     def __init__(self, table: Table, names: Sequence[str] = ()) -> None:
         self._columns = [table.c[name] for name in sorted(names or table.c.keys())]
@@ -76,7 +76,7 @@ def moment_form(value: Any) -> Any:
 
 
 def moment_of(value: Any) -> datetime | None:
-    """Read a time as it is stored; None for what is no time."""
+    """Read a time as it is stored; None if it is not one."""
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         with suppress(ValueError):
             return datetime.fromisoformat(value).replace(tzinfo=UTC)

@@ -304,7 +304,7 @@ async def _entries(connection: AsyncConnection, batch: int) -> list[Entry]:
 
 
 def _bytes(hashes: Any) -> bytes:
-    """Read what anybody may have written on SQLite; what is no hash equals none."""
+    """Read hashes that anybody may have written on SQLite; what is no hash equals none."""
     return bytes(hashes) if isinstance(hashes, bytes | memoryview) else repr(hashes).encode()
 
 
@@ -316,7 +316,8 @@ async def _found(connection: AsyncConnection, query: Select[Any]) -> AsyncIterat
 
 def _unsealed_executions() -> Select[Any]:
     sealed = exists().where(entry.execution_id == asked.id)
-    waits = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()  # no more may an auditor read
+    # Not exists().where(): that is a SELECT *, and auditors may not read every column.
+    waits = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
     last = and_(ended.execution_id == asked.id, ended.final)
     is_over = ended.execution_id.is_not(None)  # and in the queue all the same: no statement of ours leaves it so
     query = select(
@@ -328,7 +329,7 @@ def _unsealed_executions() -> Select[Any]:
 
 
 def _inserted(floor: int) -> Iterator[tuple[Select[Any], str, str]]:
-    """What finds rows that no statement of ours leaves, their table, and what is said of them."""
+    """Yield queries for rows that no statement of ours leaves behind, with their table and what to say of them."""
     is_owned = exists().where(asked.id == ended.execution_id)
     is_sealed = exists().where(entry.execution_id == ended.execution_id)
     orphaned = select(ended.execution_id.label("key")).where(~is_owned, ~is_sealed)
