@@ -33,7 +33,7 @@ from forge_tools.storage.sqlalchemy_engine import AsyncConnection
 from forge_tools.storage.sqlalchemy_tables import artifact_owners, artifact_parts, artifacts
 
 UPLOAD_SECONDS = 3600.0
-"""An artifact that is not whole is given up when no part arrives for so long."""
+"""An artifact that is not whole is given up when no part has arrived for this long."""
 
 MOST_TRIES = 3
 """How often the parts of an artifact are sent again if others delete it meanwhile."""
@@ -58,7 +58,7 @@ class Keeping:
 
 
 class StoredArtifacts:
-    """Begin, add the parts in any order, finish: `keep` does all of it. Killed in between, nothing of it can be seen.
+    """Begin, add the parts in any order, finish; `keep` does all three. Before the end, nobody sees anything of it.
 
     Files appear and are deleted while their artifact's row is locked, so that nobody deletes what somebody else needs.
     """
@@ -97,7 +97,7 @@ class StoredArtifacts:
         return await self._evicting(await self._database.write(work), keeping)
 
     async def _extended(self, connection: AsyncConnection, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Keep for longer what is whole; if somebody deleted parts of it, it is not, and they are sent again."""
+        """Keep a whole artifact for longer; one that lost parts counts as not whole, so that they are sent again."""
         it = update(artifacts).where(kept.id == new.id, kept.is_whole)
         row = (await connection.execute(it.values(expires_at=_lasting(keeping)).returning(artifacts))).one_or_none()
         if row is None:
@@ -199,7 +199,7 @@ class StoredArtifacts:
         return next(iter(await self._list(kept.id == id, owner.session_key == session_key(session_id))), None)
 
     async def ids(self, session_id: str | None, beginning: str, most: int) -> list[str]:
-        """List the artifacts of a session whose ids begin so, those that it kept last first."""
+        """List the artifacts of a session whose ids begin with `beginning`, the most recently kept first."""
         query = (
             select(kept.id)
             .join(artifact_owners, owner.artifact_id == kept.id)
@@ -214,7 +214,7 @@ class StoredArtifacts:
         return await self._list(owner.execution_id == clean(execution_id))
 
     async def part(self, artifact: Artifact, number: int) -> bytes | None:
-        """Read one packed part of what its session kept; None if it is not there, or no longer."""
+        """Read one packed part of an artifact that its session kept; None if it is not there, or no longer."""
         mine = exists().where(owner.artifact_id == artifact.id, owner.session_key == session_key(artifact.session_id))
         query = select(stored.data).where(stored.artifact_id == artifact.id, stored.number == number, mine)
         data = await self._database.scalar(query)
@@ -234,7 +234,7 @@ class StoredArtifacts:
             raise ArtifactDamagedError(f"{artifact.handle} is damaged: {where}. Run the call again") from None
 
     async def _chunk(self, artifact: Artifact, number: int, *, is_checked: bool = True) -> bytes:
-        """Read and unpack one part of what its session kept: of a file without a query."""
+        """Read and unpack one part of an artifact that its session kept; from a file, without a query."""
         data: bytes | None = None
         if self._files is not None:
             with suppress(FileNotFoundError, ArtifactFolderError):  # if it is not in a row, that is said below
@@ -276,7 +276,7 @@ class StoredArtifacts:
         raise ArtifactNotFoundError(f"There is no artifact {handle[:60]}, or it has expired. Run the call again.")
 
     async def check(self, artifact: Artifact) -> None:
-        """Read all of it, which hides it if it is damaged."""
+        """Read all of an artifact, which hides it if it is damaged."""
         with suppress(ArtifactDamagedError):
             async for _ in self.read(artifact):
                 pass

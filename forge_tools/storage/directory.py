@@ -35,7 +35,7 @@ class PublicKey(NamedTuple):
 
 
 class Withheld(NamedTuple):
-    """Why calls of a tool would wait: the tier `asked` for, `whose` wish that is, and a live worker that would host it but for its walls."""
+    """Why calls of a tool would wait: the tier `asked` for, `whose` wish it is, and a worker that cannot give it."""
 
     asked: str
     whose: str
@@ -44,8 +44,10 @@ class Withheld(NamedTuple):
 
 
 class Walls(NamedTuple):
-    """`tiers` are those of tools by name, in the process lane, and `given` those that its live workers give. Calls in `queues` all run
-    there, behind walls. Those of `withheld` tools, by (tool, queue, lane), no live worker claims.
+    """Which tiers tools have, and which workers give.
+
+    `tiers` are those of tools in the process lane, by name, and `given` those that its live workers give. All calls in
+    `queues` run there, behind walls. No live worker claims calls of `withheld` tools, by (tool, queue, lane).
     """
 
     tiers: Mapping[str, str] = MappingProxyType({})
@@ -68,7 +70,7 @@ ANY_TOOL = ""
 
 
 class LiveWorker(NamedTuple):
-    """What the row of a worker says; `tools` are those that it hosts, `version digest` by name."""
+    """The row of a live worker; `tools` maps the name of each tool that it hosts to `version digest`."""
 
     hostname: str
     lane: str

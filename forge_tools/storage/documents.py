@@ -161,7 +161,7 @@ async def _written(
 
 @cache
 def _at_and_below(paths: int) -> Select[Any]:
-    """Select the newest versions at so many paths and below them. SQLite's LIKE ignores case."""
+    """Select the newest versions at so many paths and below them; without LIKE, which ignores case on SQLite."""
     at = [kept.path == bindparam(f"path{n}") for n in range(paths)]
     below = [
         func.substr(kept.path, 1, bindparam(f"length{n}", type_=Integer)) == bindparam(f"folder{n}")

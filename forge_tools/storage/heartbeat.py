@@ -13,7 +13,7 @@ OVERLAP = timedelta(seconds=30)
 """How late an end may become visible after a later one: the longest that one of our transactions takes to commit."""
 
 EVER = datetime.min.replace(tzinfo=UTC) + OVERLAP
-"""The end before all others; an earlier one, whoever wrote it, counts as this one."""
+"""The earliest end that counts; one before it, whoever wrote it, counts as this one."""
 
 T_co = TypeVar("T_co", covariant=True)
 ToolVersions = frozenset[tuple[str, str]]

@@ -200,7 +200,7 @@ def _change(connection: Connection, change: Callable[[Config, str], None], revis
 
 
 def _require_utf8(connection: Connection) -> None:
-    """Refuse an empty database in another encoding: some texts of calls could not be stored in it, or be cut there."""
+    """Refuse an empty database in another encoding: some texts of calls could not be stored there, or would be cut."""
     name, encoding = connection.execute(text("SELECT current_database(), current_setting('server_encoding')")).one()
     if encoding != "UTF8" and _revision(connection) is None:
         way_out = f"CREATE DATABASE {connection.dialect.identifier_preparer.quote(name)} ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0"

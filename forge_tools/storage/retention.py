@@ -50,7 +50,9 @@ AT_ONCE = {"sqlite": 100, "postgresql": 1_000}
 """How many executions a transaction deletes. On SQLite other writers of the file wait for it; on PostgreSQL nobody does."""
 
 BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 10.0
-"""A rest lasts so many times the transaction before it: while calls run, pruning takes a thirteenth of the time."""
+"""How many times as long as its last transaction a prune rests: while calls run, so that it takes a thirteenth of the
+time, and while none do. And the longest rest, in seconds.
+"""
 
 OVERTAKEN_REST = 0.02
 _BEGINNING = "00000000-0000-0000-0000-000000000000"

@@ -22,9 +22,9 @@ LOST = kept.status == ShellStatus.LOST.value
 
 
 class Shells:
-    """A shell's host is believed, but the end that was reported first stays.
+    """A shell's host is believed, but the first end that was reported stays.
 
-    Only LOST may be taken back, by the host itself: it means that nobody could know.
+    Only LOST may be taken back, by the host itself: it means that nobody could know how the shell ended.
     """
 
     def __init__(self, database: Database) -> None:
@@ -71,12 +71,12 @@ class Shells:
         return await self._lose(kept.id.in_(ids)) if ids else []
 
     async def deserted_hosts(self, seconds: float) -> set[str]:
-        """Return hosts with shells reported as running, and no worker seen for so many seconds."""
+        """Return hosts with shells reported as running, and no worker seen for `seconds`."""
         query = select(kept.hostname).where(RUNNING, _is_deserted(seconds)).distinct()
         return set(await self._database.scalars(query))
 
     async def desert(self, hostnames: Collection[str], seconds: float) -> list[str]:
-        """Mark running shells on those hosts as lost, if still no worker was seen there for so many seconds."""
+        """Mark running shells on those hosts as lost, if still no worker was seen there for `seconds`."""
         return await self._lose(kept.hostname.in_(hostnames), _is_deserted(seconds)) if hostnames else []
 
     async def _read(self, query: Select[Any]) -> list[ShellRecord]:
@@ -94,7 +94,7 @@ class Shells:
 
 
 def _is_deserted(seconds: float) -> ColumnElement[bool]:
-    """Whether no worker of the host, stopped or not, was seen for so many seconds."""
+    """Whether no worker of the host, stopped or not, was seen for `seconds`."""
     return kept.hostname.not_in(select(workers.c.hostname).where(beat_within(seconds)))
 
 

@@ -1,7 +1,7 @@
-"""SQLite in a process that forks: meanwhile, no thread uses it.
+"""Keeps threads out of SQLite while the process forks.
 
-It has locks for the whole process. One that a thread holds at the moment of a fork stays locked in the child, which has no
-such thread: whoever uses SQLite there, on any connection, would wait for ever.
+SQLite has locks for the whole process. One that a thread holds at the moment of a fork stays locked in the child, which
+has no such thread: any use of SQLite there, on any connection, would wait for ever.
 """
 
 import os

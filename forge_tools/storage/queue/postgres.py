@@ -62,7 +62,7 @@ class PostgresHotPath:
         return _refusals(rows, await self._run("submit", **_asked(rows)))
 
     async def submit_linked(self, rows: Sequence[NewExecution]) -> list[Answer]:
-        """Run one statement; two if somebody holds one of the keys."""
+        """Run one statement, and others only if somebody holds one of the keys."""
         answers: list[Answer] = [KEY_TAKEN] * len(rows)
         left = list(range(len(rows)))
         for _ in range(MOST_TRIES):

@@ -177,7 +177,7 @@ class Transitions:
         return [Wakeup(row.id, row.attempt) for row in await self._database.rows(query)]
 
     async def purge_keys(self, most: int = 500) -> int:
-        """Delete at most so many expired idempotency keys; returns how many."""
+        """Delete up to `most` expired idempotency keys; returns how many."""
         overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
         gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
         return await self._database.execute(gone)
