@@ -11,6 +11,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage.directory import Directory
 from forge_tools.storage.sqlalchemy_tables import metadata
 from tests.contract.calls import SCOPE, beat, call, submit_one, submitted
 
@@ -182,3 +183,14 @@ async def test_a_closed_store_reads_nothing(migrated_url: str) -> None:
 
     with pytest.raises(StorageError, match="The Store is closed"):
         await store.directories.read()
+
+
+async def test_reads_that_wait_for_their_turn_while_the_store_closes_end_with_it(migrated_url: str) -> None:
+    store = await open_store(migrated_url)
+    reads = [asyncio.create_task(store.directories.read()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await store.close()
+
+    async with asyncio.timeout(30):
+        outcomes = await asyncio.gather(*reads, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} <= {Directory, StorageError}

@@ -120,9 +120,9 @@ class _Connection:
 
     async def run(self, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **_: P.kwargs) -> T:
         """Run this on the thread with its connection, in turn. Cancelling the caller does not stop it."""
-        if not self._end.alive:
-            raise closed()
         async with self.turn:
+            if not self._end.alive:  # closed, perhaps while this waited: its thread answers nobody any more
+                raise closed()
             if self._thread.ident is None:
                 self._thread.start()
             answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
