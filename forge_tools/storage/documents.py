@@ -57,20 +57,18 @@ NEWEST = (OF_SCOPE, kept.content.is_not(None), ~is_replaced)
 
 ONE = select(*FOUND).where(*NEWEST, AT)
 WRITTEN = select(kept.version).where(OF_SCOPE, kept.call == bindparam("by_call")).limit(1)
-WRITE = (
-    insert(documents)
-    .values(
-        scope=bindparam("in_scope"),
-        owner_key=bindparam("in_key"),
-        path=bindparam("at"),
-        version=select(func.coalesce(func.max(kept.version), 0) + 1).where(AT).scalar_subquery(),
-        owner=bindparam("of_owner"),
-        content=bindparam("text"),
-        author=bindparam("by"),
-        call=bindparam("by_call"),
-        updated_at=from_now(0.0),
-    )
-    .returning(kept.version, kept.updated_at, select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows"))
+ROWS = select(func.count()).where(OF_SCOPE).scalar_subquery().label("rows")
+INSERT = insert(documents).returning(kept.version, kept.updated_at, ROWS)
+WRITE = INSERT.values(
+    scope=bindparam("in_scope"),
+    owner_key=bindparam("in_key"),
+    path=bindparam("at"),
+    version=select(func.coalesce(func.max(kept.version), 0) + 1).where(AT).scalar_subquery(),
+    owner=bindparam("of_owner"),
+    content=bindparam("text"),
+    author=bindparam("by"),
+    call=bindparam("by_call"),
+    updated_at=from_now(0.0),
 )
 FORGET = delete(documents).where(AT, kept.version <= bindparam("up_to"))
 HELD = select(func.count()).where(*NEWEST)
