@@ -22,7 +22,6 @@ from forge_tools.storage.sqlalchemy_tables import execution_attempts, execution_
 from forge_tools.storage.tables import DEFAULT_QUEUE
 
 R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
-Order = tuple[ColumnElement[Any], ...]
 Place = tuple[Any, ...]
 
 FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
@@ -65,7 +64,7 @@ class Listing(Generic[R]):
     """
 
     query: Select[Any]
-    order: Order
+    order: tuple[ColumnElement[Any], ...]
     place: Callable[[str], Place]
     place_of: Callable[[Row[Any]], Place]
     record: Callable[[Row[Any]], R]

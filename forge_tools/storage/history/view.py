@@ -18,7 +18,7 @@ asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution
 
 def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
     """Join them to one row per execution. `bounds` narrow the final attempts that are read."""
-    # The last row of one whose body never started comes after its attempts, without being one.
+    # The last row of an execution that ended while it waited is numbered after its attempts, but is none.
     starts = case(
         (last.c.attempt.is_(None), live.c.attempt),
         (last.c.started_at.is_(None) & (last.c.attempt > 0), last.c.attempt - 1),
