@@ -115,6 +115,7 @@ class _Connection:
     def __init__(self, address: Address, name: str) -> None:
         self.turn = asyncio.Lock()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # A daemon: a store that nobody closed would otherwise keep the process from ending.
         self._thread = threading.Thread(target=_serve, args=(self._jobs, address), name=name, daemon=True)
         self._end = weakref.finalize(self, self._jobs.put, None)
 
