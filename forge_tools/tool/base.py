@@ -120,7 +120,7 @@ class BaseTool(ABC):
         """Prepare what the tool keeps between calls; called once when its host starts."""
 
     async def shutdown(self) -> None:  # noqa: B027 a hook: most tools need none
-        """Let go of it; called when the host stops."""
+        """Release what `initialize` prepared; called when the host stops."""
 
     @cached_property
     def spec(self) -> ToolSpec:
@@ -194,7 +194,7 @@ class BaseTool(ABC):
     def _validator(self) -> Validator:
         return Validator.for_spec(self.spec)
 
-    def _check_type(self, value: Any, expected: str) -> bool:
+    def _check_type(self, value: Any, expected: str) -> bool:  # the specification names it
         return is_of_type(value, expected)
 
     def _takes_extra(self) -> bool:
@@ -205,7 +205,7 @@ class BaseTool(ABC):
         started = time.perf_counter()
         try:
             result = await self._checked(context, parameters, validate=validate)
-        except InvalidToolError as error:
+        except InvalidToolError as error:  # perhaps of the spec itself, which `failure_of` needs
             result = ToolResult.fail(str(error), error_code=error.code)
         except Exception as error:  # noqa: BLE001 checks of a subclass may raise anything too; results carry it
             result = self._presentable(failure_of(self.spec, error, parameters), parameters)
@@ -216,6 +216,7 @@ class BaseTool(ABC):
         return result
 
     async def _checked(self, context: ExecutionContext, parameters: dict[str, Any], *, validate: bool) -> ToolResult:
+        # Subclasses may replace `validate_params`, so `validate_all` alone does not decide.
         valid, error = self.validate_params(**parameters) if validate else (True, None)
         if not valid:
             return self._refusal(error or "Invalid parameters", self.validate_all(parameters))
@@ -270,7 +271,7 @@ class BaseTool(ABC):
                 return failure_of(self.spec, error, parameters)
             late = self._diagnosis(error, parameters)
         else:
-            if not deadline.expired():
+            if not deadline.expired():  # else it swallowed the cancel of the deadline, and returned too late
                 return ToolResult.returned(outcome)
         failed = ToolResult.fail(timed_out_after(seconds), error_code=ErrorCode.TIMEOUT)
         failed.diagnosis = late

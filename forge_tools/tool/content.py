@@ -263,7 +263,7 @@ def _with_bytes(part: Media, context: ExecutionContext) -> Media:
         return opened(part, context)
     buffer = io.BytesIO()
     draw(buffer, format="png")
-    return replace(part, data=buffer.getvalue(), mime_type=None)
+    return replace(part, data=buffer.getvalue(), mime_type=None)  # whatever the tool called it, it is a PNG now
 
 
 def _as_text(item: Any) -> str | None:

@@ -82,8 +82,8 @@ class Declaration(TypedDict, total=False):
 class FunctionTool(BaseTool, Generic[P, R]):
     """A function that agents call as a tool and programs as a plain function.
 
-    `given` are types whose values the host provides, and what makes them: parameters annotated with one are hidden from
-    callers, as are those annotated ExecutionContext.
+    `given` maps types to functions that create their values on the host: parameters annotated with such a type are hidden
+    from callers, as are those annotated ExecutionContext.
 
     Raises:
         InvalidToolError: naming the function, what cannot be described to a model, and how to fix it.
@@ -115,7 +115,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         self.description = docs.description
         self.lane = "async" if self._is_async else "process"
         self.parameters = self._signature.parameters
-        self._dependencies = self._signature.dependencies
+        self._dependencies = self._signature.dependencies  # BaseTool would look at `_execute`, which declares none
         for attribute, value in declared.items():
             setattr(self, attribute, value)
         self._returned = _structure(self._returns)
@@ -295,8 +295,10 @@ def _label(function: Any) -> str:
 async def in_thread(call: Callable[[], R]) -> R:
     """Run `call` on its own daemon thread, in a copy of this context; if cancelled it runs on and its result is dropped.
 
-    The traceback of the cancel shows where it was. The loop's own threads are few: calls that never return would use them up, and the loop waits for them when it ends.
+    The traceback of the cancel shows where it was.
     """
+    # Not `asyncio.to_thread`: its threads are few, calls that never return would use them up, and a loop waits for them
+    # when it ends.
     done = Future[tuple[Any, BaseException | None]]()  # as a value: a future cannot hold a StopIteration
     done.set_running_or_notify_cancel()
     context, ending = copy_context(), asyncio.wrap_future(done)
@@ -360,7 +362,8 @@ def _as_json(output: Any) -> Any:
         found = to_jsonable_python(output)
     except ValueError:
         return output
-    return output if found != output and _merges_keys(output, found) else found  # most are equal, which is soon found
+    # Output whose keys would merge stays as it is: whoever encodes it refuses the keys, and drops none silently.
+    return output if found != output and _merges_keys(output, found) else found  # mostly equal, which shows soon
 
 
 def _value_of(content: Sequence[Part], returns: Any) -> Any:

@@ -42,7 +42,7 @@ class Setting:
     """
 
     name: str
-    default: Any = field(default=_NOTHING, hash=False)
+    default: Any = field(default=_NOTHING, hash=False)  # it may be a list, and settings are keys of dictionaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Dependencies:
             self._kept[one.make] = asyncio.ensure_future(self._make(one.make, None, self._ends))
         kept = self._kept[one.make]
         try:
-            return await asyncio.shield(kept)
+            return await asyncio.shield(kept)  # other calls may be waiting for it: the cancel of one must not stop it
         finally:
             if kept.done() and (kept.cancelled() or kept.exception() is not None):
                 self._kept.pop(one.make, None)  # another call may succeed

@@ -81,9 +81,9 @@ class _Call(NamedTuple):
 class ToolExecutor:
     """Calls tools by name: resolve, validate, inject the context, run, log, record.
 
-    `max_timeout` caps every timeout (seconds). `reach` is what tools may touch on this host, such as the
-    folders of the workspace. The last `history_limit` calls are kept in memory, or fewer if they are large. `overrides` make others in place of what
-    tools depend on.
+    `max_timeout` caps every timeout (seconds). `reach` is what tools may touch on this host, such as the folders of the
+    workspace. The last `history_limit` calls are kept in memory, or fewer if they are large. `overrides` replace functions
+    that create what tools depend on.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ToolExecutor:
         self._default_context = default_context or ExecutionContext(working_dir=".")
         self._max_timeout = max_timeout
         self.reach = reach
-        """What its tools may touch on this host; None where that is the caller's to say."""
+        """What its tools may touch on this host; None if the caller decides that."""
         self._dependencies = Dependencies(overrides)
         self._calls: Newest[_Call] = Newest(history_limit)
         self._lock = threading.Lock()
@@ -127,8 +127,8 @@ class ToolExecutor:
     ) -> ToolResult:
         """Do what `execute` does, for parameters that come as one object (contradiction C24).
 
-        `on_report` is told the progress and the output that the tool reports, at once and on the thread that reports it; what
-        it raises is lost.
+        `on_report` gets the progress and the output that the tool reports, at once and on the thread that reports it; what it
+        raises is lost.
         """
         parameters = {} if parameters is None else parameters
         if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
@@ -254,7 +254,7 @@ class ToolExecutor:
                 result = await _attempts(tool, arguments, own, scope, options)
             if scope.attached or holds_parts(result.output):
                 result = await with_parts(result, context, scope.attached or (), scope.remaining or 0.0)
-            if scrubber is not None:
+            if scrubber is not None:  # before it is cut: half a secret would not be recognized
                 result = scrubber.result(result)
             if is_overlong(result, context.max_output_size):
                 result = await limit_output(result, context, scope.remaining or 0.0)
@@ -276,7 +276,7 @@ class ToolExecutor:
         scope.tool, scope.agent_id, scope.session_id = spec.name, context.agent_id, context.session_id
         return scope
 
-    def _reporter(self) -> Reporter | None:
+    def _reporter(self) -> Reporter | None:  # a method, since the executor for tests replaces it
         scope = SCOPE.get()
         return None if scope is None else scope.reporter
 

@@ -26,7 +26,7 @@ class ToolFactory:
         self._providers: dict[Any, Callable[..., Any]] = {}
         self._recipes: list[Callable[[], BaseTool]] = []
         self._made: dict[tuple[int, Any], Any] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: a provider may need what another one makes
 
     def provide(self, kind: type[T], make: Callable[..., T]) -> Self:
         """Declare how to create a dependency of tools: once in a process, when it is first needed.

@@ -53,7 +53,7 @@ _THEIRS = frozenset(
         "IncompleteRead",  # http.client
     }
 )
-"""Classes of network failures in the libraries above. They are known by name, as none of the libraries need be installed."""
+"""Classes of network failures in these libraries, by name, since none of them need be installed."""
 
 _WALLS = "walls=landlock: a call reaches its workspace, the system and what Python imports"
 _PATHS = "Open more with FORGE_WALLS_PATHS, or in the tool with Capabilities(paths=...)"
@@ -61,7 +61,7 @@ _NETWORK = "A tool that needs the network declares Capabilities(accesses_network
 _UNIX = 'Unix sockets are open to no tool with it: one that needs them declares walls="plain"; see docs/walls.md'
 
 MOST_BYTES = 16_384
-"""Of a diagnosis as JSON."""
+"""The largest diagnosis, as JSON."""
 
 MOST_SOURCE = 4 << 20
 """Bytes of the largest file that a line of code is read from."""
@@ -110,7 +110,7 @@ def failure_of(spec: ToolSpec, error: BaseException, parameters: Mapping[str, An
 
 
 def diagnosis_of(error: BaseException, scrubber: Scrubber | None) -> Diagnosis:
-    """What people are told of an exception: which it is, where it was raised, and what led to it."""
+    """Describe an exception for people: which it is, where it was raised, and what led to it."""
     try:
         return _diagnosis(error, scrubber)
     except BaseException:  # noqa: BLE001 as above
@@ -137,7 +137,7 @@ def named(error: BaseException, scrubber: Scrubber | None) -> str:
 
 
 def said_by(error: object, scrubber: Scrubber | None) -> str:
-    """What an exception or a note says, storable and without secrets; nothing if its own code fails at that."""
+    """Return what an exception or a note says, storable and without secrets; nothing if its own code raises."""
     try:
         text = str(error)
     except BaseException:  # noqa: BLE001 as above
@@ -188,7 +188,7 @@ def _first_of(error: BaseException, scrubber: Scrubber | None) -> str:
 
 
 def _past_walls(error: BaseException) -> str:
-    """What a tool or its operator would declare for what the kernel may have refused it, where walls stand."""
+    """Say what a tool or its operator must declare to get what walls may have refused; empty if there are no walls."""
     walls = applied()
     found = (_way_out(one, has_network=walls.network) for one, _ in _chain(error)) if walls is not None else ()
     return next(filter(None, found), "")
@@ -196,6 +196,7 @@ def _past_walls(error: BaseException) -> str:
 
 def _way_out(error: BaseException, *, has_network: bool) -> str:
     match error:
+        # The refusal of a socket names no file, that of a path does.
         case PermissionError(filename=None, errno=errno.EACCES) if _family_in(error.__traceback__) == socket.AF_UNIX:
             return _UNIX
         case PermissionError(filename=None, errno=errno.EACCES) | socket.gaierror() | socket.herror() if (
@@ -208,12 +209,13 @@ def _way_out(error: BaseException, *, has_network: bool) -> str:
 
 
 def _family_in(trace: TracebackType | None) -> object:
-    """That of a socket which could not be made."""
+    """Return the address family of a socket that could not be created."""
     making = (frame for frame, _ in walk_tb(trace) if frame.f_code is socket.socket.__init__.__code__)
     return next((frame.f_locals.get("family") for frame in making), None)
 
 
 def _look_alike(error: BaseException, text: str = "") -> BaseException:
+    """Return an exception of the same name, without the code, the attributes and the causes of the original."""
     look_alike: BaseException = type(type(error).__name__, (Exception,), {})(text)
     return look_alike
 
@@ -240,7 +242,7 @@ def _passed_through_a_client(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, How]]:
-    """The exception and what led to it, as Python would print them; the members of groups behind their group."""
+    """Yield the exception and what led to it, as Python would print them; the members of a group after the group."""
     seen: set[int] = set()
     waiting: deque[tuple[BaseException, How]] = deque([(error, "")])
     while waiting:
@@ -295,10 +297,10 @@ class _Place(NamedTuple):
 
 
 def _frames(trace: TracebackType | None, most: int) -> tuple[list[_Place], int]:
-    """The first and the last frames of the author's code and what that calls, and how many are between them.
+    """Return the first and the last frames of the author's code and what it calls, and how many between them are left out.
 
-    Frames of the standard library before these are left out: its threads and loops carry bodies. The package of the
-    first frame is the author's, even where it was installed; where there is none, the last frames are kept.
+    Frames of the standard library before these are dropped: its threads and loops run bodies. The package of the first
+    frame is the author's, even if it is installed; if there is no such frame, the last frames are kept.
     """
     named = ((frame, line, str(frame.f_globals.get("__name__", ""))) for frame, line in walk_tb(trace))
     found = [(frame, line, module) for frame, line, module in named if not _is_ours(module)]
@@ -321,7 +323,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _is_stdlib(file: str) -> bool:
-    return file.startswith(_STDLIB) and not any(name in file for name in _PACKAGES)
+    return file.startswith(_STDLIB) and not any(name in file for name in _PACKAGES)  # which lie below it
 
 
 def _is_library(file: str) -> bool:

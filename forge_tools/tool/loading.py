@@ -102,7 +102,7 @@ def load_settings(tools: Sequence[BaseTool], secrets: SecretSource) -> dict[Call
 
 
 def require_walled(settings: Settings, tools: Sequence[BaseTool]) -> None:
-    """See that each name of `FORGE_WALLS_OF` means something: one of these tools or of this host's others, a category, a queue.
+    """Check that each name in `FORGE_WALLS_OF` is that of a tool (one of these, or of this host's others), category or queue.
 
     Raises:
         ConfigurationError: naming one that does not.
@@ -206,6 +206,7 @@ def _all_tools(module: ModuleType, source: str) -> list[Any]:
             found += value
         elif _is_tool_class(value) and value.__module__ in names and not _is_base(value):
             classes.append(value)
+    # A class whose author made an instance is not created once more, without arguments.
     instantiated = {type(one) for one in found}
     found += [one for one in classes if one not in instantiated]
     if not found:
@@ -245,7 +246,7 @@ def _import_path(path: Path, source: str) -> ModuleType:
 def _import(name: str, source: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a script may call sys.exit() where it is imported
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(_missing(error.name, source)) from error
         raise ConfigurationError(f"{source}: importing {name} failed{_place(error)} with {_reason(error)}.") from error

@@ -72,6 +72,7 @@ class ScopedRegistry:
 
     def get(self, name: str) -> BaseTool | None:
         """Return the tool of that name or alias, or None."""
+        # No lock: each of these reads is atomic, and every call begins with them.
         tool = self._tools.get(name)
         return self._tools.get(self._aliases.get(name, name)) if tool is None else tool
 
@@ -117,7 +118,7 @@ class ScopedRegistry:
         return [{"functionDeclarations": [providers.render(tool.spec, "gemini") for tool in self.list_all()]}]
 
     async def initialize_all(self, context: ExecutionContext) -> None:
-        """Initialize each tool once, in the order of registration; if one fails, shut down those before it.
+        """Initialize each tool once, in the order of registration; if one fails, shut down all.
 
         Raises:
             ToolError: naming the tool that could not start.
@@ -150,6 +151,7 @@ class ScopedRegistry:
                 _logger.exception("Tool %s failed to shut down", tool.spec.name, extra={"tool": tool.spec.name})
         self._initialized.clear()
 
+    # Other names that the specification has for them.
     unregister = deregister
     has = exists
     get_all = list_all

@@ -84,7 +84,7 @@ class _Argument:
 class Signature:
     """What a function takes: from its caller, and by annotation from its host.
 
-    `given` are further types whose values come from the host, and what makes them; `sensitive` names parameters.
+    `given` maps further types to functions that create their values on the host; `sensitive` names parameters.
     """
 
     def __init__(
@@ -171,6 +171,7 @@ class Signature:
             raise self._refusal(formal.name, f"has no annotation. {hint}")
         function = inspect.unwrap(self._function)
         known = {**getattr(function, "__globals__", {}), **_closure(function)}
+        # One annotation at a time: an error of all at once would not say which parameter it is about.
         asked = SimpleNamespace(__annotations__={formal.name: formal.annotation})
         try:
             return get_type_hints(asked, known, include_extras=True)[formal.name]
