@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.text import Text
 from typer import Argument, Option
 
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.live import moving_line
 from forge_tools.cli.services import whoami, with_store
 from forge_tools.cli.text import counted, facts, iso, one_line, printable, took
@@ -59,7 +59,7 @@ def verify(
     own = _own_key(settings)
     trust = Trust.load(key or ([] if own is None else [own]))
     file = HeadFile(heads or settings.audit_heads_file)
-    kept = file.read()  # before the chain is: each of them is in it by now
+    kept = file.read()  # read before the chain, which then contains each of them
 
     async def compare(store: Store) -> AuditReport:
         columns = (TextColumn("Comparing"), BarColumn(), MofNCompleteColumn())
@@ -75,7 +75,7 @@ def verify(
     else:
         _print(face, report, trust, said)
     if not report.is_intact:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -179,6 +179,7 @@ def _print(face: Face, report: AuditReport, trust: Trust, heads: str) -> None:
             face.say(f"... and {report.found - _SHOWN:,} more; --output json has the first {len(report.findings):,}.")
         face.say()
     face.out.print(facts([*_facts(report), ("heads", heads)]))
+    # Not a row of the table, which would fold what people copy.
     face.say(f"head        {report.head}\n" if report.head else "")
     if report.head is None and report.is_intact:
         face.say("Nothing is sealed, so nothing is proven.", style="bold yellow")

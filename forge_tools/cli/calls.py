@@ -73,7 +73,7 @@ def cancel(
 
 
 async def _cancel(store: Store, settings: Settings, given: Sequence[str], reason: str) -> dict[str, str]:
-    # A whole id may be unreadable: somebody else may have written it.
+    # A whole id is not looked up: a row that cannot be read, because others wrote to it, can still be cancelled.
     wholes = [one.lower() if is_id(one.lower()) else (await store.history.get(one)).id for one in given]
     ids = list(dict.fromkeys(wholes))
     asking = (store.transitions.cancel(id_, actor=whoami(), reason=reason) for id_ in ids)
@@ -81,7 +81,7 @@ async def _cancel(store: Store, settings: Settings, given: Sequence[str], reason
     heard: dict[str, str] = {id_: answer for id_, answer in answers.items() if isinstance(answer, str)}
     with suppress(ForgeError):  # it is stored; workers and submitters also poll
         await tell_of_cancels(store, settings.broker, [id_ for id_, answer in heard.items() if answer != "over"])
-    for answer in answers.values():
+    for answer in answers.values():  # only now: workers must hear of the cancels that worked
         if isinstance(answer, BaseException):
             raise answer
     return heard

@@ -170,7 +170,7 @@ def check_artifacts(folder: Path, settings: Settings) -> Iterator[Finding]:
         if isinstance(error, FileNotFoundError):
             way_out = f"Workers create it when they start, for this user alone; or: mkdir -m 700 {folder}"
         yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
-    place, home = folder.resolve(), settings.home.resolve()  # of the home `check_home` says it
+    place, home = folder.resolve(), settings.home.resolve()  # `check_home` reports the home itself
     if place.is_relative_to(settings.workspace.resolve()) and not place.is_relative_to(home):
         said = f"{folder} is in the workspace: tools can read what other sessions kept there"
         yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
@@ -212,6 +212,7 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
 
 def _redis(settings: Settings) -> Iterator[Finding]:
     url, wait = for_redis(settings.broker), settings.connect_timeout
+    # No retries: by default redis-py asks a server that is away again, for seconds.
     with Redis.from_url(url, socket_connect_timeout=wait, socket_timeout=wait, retry=Retry(NoBackoff(), 0)) as server:
         facts = server.info()
     name = "Valkey" if "valkey_version" in facts else "Redis"

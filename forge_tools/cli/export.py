@@ -69,7 +69,7 @@ def export(
                 began = began or (rows.moment(page[0]) if page else page.until)
                 whole, done = ((moment - began).total_seconds() for moment in (end, page.until))
                 said = f"{count:,} {of.value}, to {page.until:%Y-%m-%d %H:%MZ}"
-                told(total=max(whole, 1e-3), completed=done, said=said)
+                told(total=max(whole, 1e-3), completed=done, said=said)  # of a total of 0, Rich shows 0%
         return count
 
     # Fatal signals act like Ctrl-C, so that no partial file stays; nohup is respected.
@@ -112,7 +112,7 @@ def _opened(path: Path | None, face: Face) -> Iterator["SupportsWrite[str]"]:
     try:
         with _whole(path.resolve()) if path.is_file() or not path.exists() else _written(path) as stream:
             yield stream
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has left, which is no fault of the file
         raise
     except OSError as error:
         raise ForgeError(f"{path} cannot be written: {error.strerror or error}.") from error

@@ -71,7 +71,7 @@ class _Closed(StringIO):
 
 
 class StreamConsole(Console):
-    """Rich's would exit when nobody reads any more, and from any thread; here that is an error, as on other streams."""
+    """Raises when nobody reads any more, as other streams do; Rich's own console would exit, from any thread."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -180,7 +180,7 @@ class Face:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name this path in an error of a write, which says neither file nor folder."""
+    """Add this path to errors of writes, which name none."""
     try:
         yield
     except OSError as error:
@@ -272,5 +272,6 @@ def _with_face(command: Callable[..., None]) -> Callable[..., None]:
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     output = Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=OutputOption)
     others = (one for name, one in own.items() if name not in ("face", "context"))
+    # Typer takes the options from here. It is set in this way since functions have no such attribute for mypy.
     vars(run)["__signature__"] = Signature([context, *others, output])
     return run

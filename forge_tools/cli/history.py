@@ -134,6 +134,7 @@ def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
 
 def _only(of: Rows, names: Sequence[str], records: Sequence[Any], width: int) -> Table:
     stored = {name: Column(name, partial(_cell, name), is_flexible=name in _FREE) for name in LISTED[of].names}
+    # least=0: who asks for a column gets it at any width.
     known = stored | {one.title: replace(one, least=0) for one in LISTED[of].columns if one.title not in stored}
     for name in names:
         if name not in known:
@@ -157,7 +158,7 @@ def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, ch
 def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
     if "kind" in chosen and of is not Rows.EVENTS:
         raise typer.BadParameter("Only events have a kind: --of events.", param_hint="--kind")
-    if of is Rows.ATTEMPTS and chosen.get("status", "lost") not in TERMINAL:
+    if of is Rows.ATTEMPTS and chosen.get("status") not in {None, *TERMINAL}:
         raise typer.BadParameter(f"Attempts have ended: {', '.join(sorted(TERMINAL))}.", param_hint="--status")
 
 

@@ -49,7 +49,7 @@ def rotate(face: Face) -> None:
 
     async def work(store: Store) -> tuple[str, list[str]]:
         old = [key.id for key in await store.encryption_keys.list() if key.retired_at is None]
-        made = await _make(store, settings)
+        made = await _make(store, settings)  # first: without any key, calls with secrets are refused
         await store.encryption_keys.retire(old)
         return made, old
 
@@ -105,7 +105,7 @@ def forget(
             )
         await store.encryption_keys.forget(id)
 
-    with_store(work, settings)
+    with_store(work, settings)  # first: it refuses while a call needs the key
     KeyFolder(settings.keys_folder).forget(id)
     face.tell({"forgotten": id}, f"Key {id} is deleted. Delete its file on all other hosts of workers too.")
 

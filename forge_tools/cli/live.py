@@ -71,7 +71,7 @@ def cancellable(work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
 
         def stop() -> None:
-            if not task.cancelling():  # another would cut off what the first began: to cancel the call
+            if not task.cancelling():  # a second cancel would interrupt the cancelling of the call
                 task.cancel()
 
         for number in not_ignored(*ENDINGS):
@@ -114,7 +114,7 @@ async def awaited(
 
 
 async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle: "Handle", waited: float) -> None:
-    keeps_output = face.is_json or not face.out.is_terminal  # if it would not appear again as the result
+    keeps_output = face.is_json or not face.out.is_terminal  # else it appears again, with the result
     with View(face, keeps_output=keeps_output, waited=waited) as view:
 
         async def watch() -> None:
@@ -187,6 +187,7 @@ class View:
         self._tail = deque[str](maxlen=TAIL_LINES) if is_dropped else None
         self._live: Live | None = None
         if face.err.is_terminal:
+            # Rich would redirect standard output to this console, which is the error stream.
             how: dict[str, Any] = {"refresh_per_second": 8, "transient": True, "redirect_stdout": False}
             self._live = Live(console=face.err, get_renderable=self._render, **how)
 
@@ -221,7 +222,7 @@ class View:
         else:
             self._put([*self._rest(), noted(event)])
         if self._live is not None:
-            self._live.start(refresh=True)
+            self._live.start(refresh=True)  # does nothing but the first time
 
     def _rest(self) -> list[str]:
         return list(map(_said, self._lines.rest()))

@@ -71,6 +71,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.summaries:
             return None
+        # Typer makes a group of several commands; a single one stands for itself.
         app = get_command(import_module(f"forge_tools.cli.{self.homes.get(cmd_name, cmd_name)}").app)
         command = getattr(app, "commands", {}).get(cmd_name, app)
         command.name = cmd_name
@@ -91,7 +92,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _in_plain_words() -> Iterator[None]:
-    """Typer has Pydantic read what is given, and shows its message."""
+    """Drop what Pydantic, which reads options for Typer, puts before its messages; those of a command are read in `invoke`."""
     try:
         yield
     except typer.BadParameter as error:
@@ -103,7 +104,7 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 """Write errors that concern the standard output if they name no file."""
 
 
-_ADDRESSES = ("ulimit -v", resource.RLIMIT_AS, 1024)
+_ADDRESSES = ("ulimit -v", resource.RLIMIT_AS, 1024)  # the stack of a thread takes some
 _LIMITED = {
     "processes and threads": (
         (os.strerror(errno.EAGAIN), "can't start new thread"),
@@ -145,8 +146,8 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
     """Run one command `of` a program; return or exit with the code that its help documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+        if hasattr(stream, "reconfigure"):  # not if it is closed, or replaced
+            stream.reconfigure(errors="backslashreplace")  # tools print lone surrogates, and a locale may be ASCII
     face = Face()
     try:
         with face.notices(), threads_told(face):
@@ -166,12 +167,12 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
 
 @contextmanager
 def threads_told(face: Face) -> Iterator[None]:
-    """Show an error that ends a thread of ours as one of the command is; a thread of a tool's author shows its own."""
+    """Show an error that ends one of our threads like an error of the command; other threads show their tracebacks."""
 
     def tell(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread else ""
         if "_connection_worker_thread" in name:
-            return  # aiosqlite's, for a connection that could not be made, which the command itself says
+            return  # of aiosqlite: it could not connect, which the command itself reports
         is_ours = name.startswith("forge-")
         if is_ours and failed.exc_value is not None:
             face.note(f"Error: {_unexpected(failed.exc_value)}")

@@ -95,7 +95,7 @@ def _transport(face: Face, settings: Settings, http: str | None) -> Any:
 
 def _serve_here(transport: Any, settings: Settings, offer: Any, references: Sequence[str]) -> NoReturn:
     """Keep long outputs as long as this process and its sessions live."""
-    tools = local_tools(settings, references)  # once stray output does no harm
+    tools = local_tools(settings, references)  # after the transport has taken the streams: imports may print
     logging.getLogger().addHandler(CallLog())
     with scratch_folder("forge-mcp-") as folder:
         kept = FolderArtifacts(

@@ -22,7 +22,7 @@ from forge_tools.signals import ENDINGS, handled, not_ignored
 Offer = tuple[str, str]
 """A word, and a description that some shells show beside it."""
 
-_ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)  # lazy: names do not eat the `:`
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -97,7 +97,7 @@ def example_command(spec: ToolSpec) -> str:
 
 
 def _example(schema: Mapping[str, Any]) -> Any:
-    """Make up a value of that schema; one that it refuses, where it asks for more than its type."""
+    """Make up a value of the type that the schema names; the caller checks whether the schema accepts it."""
     for choices in ("examples", "enum"):
         if schema.get(choices):
             return schema[choices][0]
@@ -203,12 +203,13 @@ def _json(text: str, name: str) -> Any:
 
 
 def _integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,4000}", text, re.ASCII):
+    if not re.fullmatch(r"[+-]?\d{1,4000}", text, re.ASCII):  # int() would refuse 4,301, and take 1_000
         raise ValueError(text)
     return int(text)
 
 
 def _number(text: str) -> float:
+    # An integer keeps all of its digits, unless it is too long for any float.
     return int(text) if re.fullmatch(r"[+-]?\d{1,300}", text, re.ASCII) else float(text)
 
 

@@ -208,7 +208,7 @@ async def _run_on_worker(
             face.note(f"This call was made before, as {handle.id}; it is not run again.")
         if is_left:
             return await left_alone(face, handle)
-        is_detached = options["idempotency_key"] is not None
+        is_detached = options["idempotency_key"] is not None  # others may wait for the same call
         result = await awaited(face, handle, is_detached=is_detached, is_live=call.is_live)
         return await saved(face, result, call.save)
 

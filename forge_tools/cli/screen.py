@@ -181,7 +181,7 @@ def _cut(part: _Part) -> tuple[list[Any], int]:
     """Return the heaviest rows that fit, in their order, and the number of omitted ones."""
     if part.room >= len(part.rows):
         return list(part.rows), 0
-    kept = part.room if part.room <= 1 else part.room - 1
+    kept = part.room if part.room <= 1 else part.room - 1  # the last line counts the rest, unless it is the only one
     ranked = sorted(range(len(part.rows)), key=lambda at: part.weight(part.rows[at]), reverse=True)[:kept]
     return [part.rows[at] for at in sorted(ranked)], len(part.rows) - kept
 
@@ -196,7 +196,7 @@ def _seen(one: WorkerLoad) -> Text:
 
 def _bar(one: WorkerLoad) -> Text:
     slots = max(1, one.worker.slots)
-    cells = min(BAR_CELLS, -(-one.running * BAR_CELLS // slots))
+    cells = min(BAR_CELLS, -(-one.running * BAR_CELLS // slots))  # rounded up: a single call can be seen
     return Text.assemble(("━" * cells, "cyan" if one.running < slots else "yellow"), ("─" * (BAR_CELLS - cells), "dim"))
 
 
@@ -214,6 +214,7 @@ def _quiet(count: int) -> Text:
 def ok(one: CallFigures, unit: str = "") -> Text:
     rate = one.success_rate
     style = "" if rate is None or rate >= 0.99 else "yellow" if rate >= 0.5 else "red"
+    # At most 99.9% where something failed: one failure among thousands is not rounded away.
     said = "-" if rate is None else "100%" if rate == 1 else f"{min(rate, 0.999):.1%}"
     return Text.assemble((said, style), (unit, "dim"))
 

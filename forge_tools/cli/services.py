@@ -27,7 +27,7 @@ STARTING_SECONDS = 60.0
 """How long commands wait for a stack to be ready, from its start; later they go on, and use what it serves."""
 
 COMING_SECONDS = 3.0
-"""How long a stack may be invisible that a script started just before a command: it loads its code first."""
+"""How long to look for a stack that a script started just before the command: it loads its code before it holds the folder."""
 
 POLL_SECONDS = 0.1
 
@@ -46,7 +46,7 @@ def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | Non
 
 
 def with_history(work: Callable[["History"], Awaitable[T]], settings: Settings | None = None) -> T:
-    """Do `work` with only the history of that database."""
+    """Do `work` with only the history of that database: a store has more parts to load."""
     settings = settings or Settings.load()
 
     async def run() -> T:
@@ -84,6 +84,7 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
     if holder is None:
         return False
     age = (datetime.now(UTC) - datetime.fromisoformat(holder.since)).total_seconds()
+    # abs: if the clock was set back, the age is negative, and the wait must end all the same.
     deadline = time.monotonic() + (0.0 if holder.is_ready else STARTING_SECONDS - abs(age))
     if time.monotonic() < deadline and face.err.is_terminal:
         face.note("The stack of this folder is starting ...")

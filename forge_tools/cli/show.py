@@ -313,6 +313,7 @@ def logs(
         count, lines = 0, Lines()
         async with aclosing(outputs):
             async for output in outputs:
+                # What was printed or emitted has no level.
                 if isinstance(output, Output) and (least is None or (output.level or -1) >= least):
                     count += 1
                     _print_lines(face, output, lines)

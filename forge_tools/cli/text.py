@@ -183,7 +183,7 @@ def took(milliseconds: float | None) -> str:
     """Format as `3 ms`, `1.2 s`, `4m 10s`."""
     if milliseconds is None:
         return "-"
-    if milliseconds < 999.5:
+    if milliseconds < 999.5:  # more would be rounded to 1000 ms, and 59.95 s to 60.0 s
         return f"{milliseconds:.{1 if milliseconds < 0.95 else 0}f} ms"
     seconds = milliseconds / 1000
     if seconds < 59.95:

@@ -117,7 +117,7 @@ class Watch:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             self._frame = await self._read(store)
             self._face.err.quiet = True  # notes would disrupt the screen, which shows what matters
-            often = max(1.0, 1 / interval)
+            often = max(1.0, 1 / interval)  # at least once a second: the age of old figures is on the screen
             with Live(
                 console=out, screen=True, redirect_stderr=False, refresh_per_second=often, get_renderable=self._screen
             ) as live:
@@ -158,6 +158,7 @@ def stats(
     async def read(store: Store) -> tuple[list[CallFigures], Overview]:
         figures = await store.history.figures(by, from_rows=from_rows, **chosen)
         patience = BEATS * settings.heartbeat
+        # The window limits only what is not shown here: rates, tools and failures.
         return figures, await store.overviews.read(window=1.0, lease=settings.lease, patience=patience)
 
     calls, seen = with_store(read, settings)

@@ -74,7 +74,7 @@ def up(
     """
     harden()
     programs.leave_threads()
-    given()  # while this process has no threads
+    given()  # now, since it tries walls in forks, which are only safe while there are no threads
     settings = Settings.load()
     if forgets:
         _forget(face, settings)
@@ -89,6 +89,7 @@ def up(
 
 def _tried(settings: Settings, references: tuple[str, ...]) -> list[ToolSpec]:
     """Load the user's tools in a fork: whatever their modules do to their process is done to no process of the stack."""
+    # A pipe could fill up: nobody reads before the fork has ended.
     with os.fdopen(os.memfd_create("tools"), "w+b") as answer:
         ours, child = os.getpid(), os.fork()
         if not child:
@@ -116,7 +117,7 @@ def _try(settings: Settings, references: tuple[str, ...], answer: IO[bytes]) -> 
         require_walled(settings, own)
         found = [tool.spec for tool in own]
     except BaseException as error:  # noqa: BLE001  raised again where errors are caught
-        error.add_note("".join(traceback.format_exception(error)))
+        error.add_note("".join(traceback.format_exception(error)))  # pickling drops the traceback
         found = error
     answer.write(pickle.dumps(found))
     answer.flush()
@@ -198,7 +199,7 @@ class AnnouncedStack(EmbeddedStack):
             )
 
     def _tell_what_runs(self, pids: Collection[int | None]) -> None:
-        """Name the calls that run on these workers, beside the stop, which waits for no database."""
+        """Name the calls that run on these workers. This runs in a thread: a stop does not wait for a database."""
         settings = self.settings
 
         async def read(store: Store) -> list[ExecutionRecord]:
@@ -276,7 +277,7 @@ def command_line(settings: Settings) -> str:
 def _program() -> str:
     script = Path(sys.executable).parent / "forge-tools"
     on_path = shutil.which("forge-tools")
-    if on_path and (not script.exists() or Path(on_path).samefile(script)):
+    if on_path and (not script.exists() or Path(on_path).samefile(script)):  # else it is of another installation
         return "forge-tools"
     if script.exists():
         return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here := Path.cwd()) else script))
@@ -295,6 +296,7 @@ async def until_ready(
         deadline = asyncio.get_running_loop().time() + timeout
         while not is_given_up():
             known = await store.workers.list(seen_within=settings.lease)
+            # Before its first heartbeat a worker is only known: it does not claim calls yet.
             live = {worker.pid for worker in known if worker.beat and not worker.stopped_at}
             missing = [one for one in status().processes if one.name != "valkey" and one.pid not in live]
             if not missing:

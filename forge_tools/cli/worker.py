@@ -19,12 +19,13 @@ app = App()
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def worker(context: typer.Context) -> NoReturn:
     argv = worker_argv(context.args)
-    standard_output().flush()
+    standard_output().flush()  # exec drops what is buffered
     os.execv(sys.executable, argv)  # noqa: S606 no shell is the point: one process id, clean signals
 
 
 def worker_argv(arguments: Sequence[str]) -> list[str]:
     require_own_workers()
+    # -P: else a folder `workers` of the user's own would be imported from the current folder.
     return [sys.executable, "-P", "-m", "workers", *arguments]
 
 
@@ -58,4 +59,5 @@ def _place(found: ModuleSpec) -> Path:
     if found.origin is not None:
         file = Path(found.origin).resolve()
         return file.parent if file.name == "__init__.py" else file
+    # A folder without an __init__.py has no origin.
     return Path(next(iter(found.submodule_search_locations or ["an unknown place"]))).resolve()
