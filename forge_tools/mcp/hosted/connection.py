@@ -23,6 +23,7 @@ from forge_tools import __version__
 from forge_tools.errors import ConfigurationError, ForgeError, first_problem
 from forge_tools.mcp.hosted.configuration import Server, ServerWalls
 from forge_tools.mcp.hosted.process import ServerProcess
+from forge_tools.mcp.thread import StoppedError
 from forge_tools.schema import clean_text
 from forge_tools.secrets.scrubber import Scrubber
 from forge_tools.urls import without_passwords
@@ -90,6 +91,7 @@ class Connection:
         self._session: Session | None = None
         self._failed_starts = 0
         self._not_before = 0.0
+        self._is_over = False
         self._news = asyncio.Event()
 
     async def supervise(self, starts: asyncio.Semaphore) -> None:
@@ -100,6 +102,7 @@ class Connection:
                 async with starts:
                     began = time.monotonic()
                     session = Session(self.server, self._max_message_bytes, self.walls, self._list)
+                    # A cancel must not reach the future: `end` asks it whether the session is still starting.
                     has_begun = await asyncio.shield(session.ready)
                 if has_begun:
                     self._serve(session)
@@ -110,7 +113,8 @@ class Connection:
                 self._fail(session, time.monotonic() - began if has_begun else None)
                 await asyncio.sleep(self._not_before - time.monotonic())
         finally:
-            self._not_before = float("inf")
+            self._is_over = True
+            self._news.set()
             if session is not None:
                 await session.end()
 
@@ -121,6 +125,7 @@ class Connection:
             DisconnectedError: there is no connection, or it broke during the call.
             GoneError: the server has no such tool any more.
             MCPError: what the server answers instead of a result.
+            StoppedError: `supervise` is over.
         """
         session = await self._open()
         try:
@@ -135,6 +140,8 @@ class Connection:
         """Return the current session, or the next one if it is about to begin: all callers wait for the same one."""
         failed_starts = self._failed_starts
         while (session := self._session) is None or not session.is_open:
+            if self._is_over:
+                raise StoppedError
             if self._failed_starts > failed_starts:
                 raise DisconnectedError(f"The MCP server '{self.server.name}' cannot be used: {self.why}.")
             left = self._not_before - time.monotonic()
@@ -193,7 +200,7 @@ class Connection:
         """Wake the calls that wait for a session, and report changes."""
         self.was_tried.set()
         self._news.set()
-        self._news = asyncio.Event()
+        self._news = asyncio.Event()  # the old one wakes only those who waited until now
         self._on_change()
 
 
@@ -219,6 +226,7 @@ class Session:
         limit = max_message_bytes
         self._transport = ServerProcess(server, limit, walls) if server.command else Endpoint(server, limit)
         ours = types.Implementation(name="forge-tools", version=__version__)
+        # No cache: when a server announces a change, its list has to be read.
         self._client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
         self._serving = asyncio.create_task(self._serve(), name=f"mcp-{server.name}")
 
@@ -321,7 +329,7 @@ class Session:
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            page = await self._client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+            page = await self._client.list_tools(cursor=cursor)
             for tool in page.tools:
                 tools.setdefault(tool.name, tool)
             cursor = page.next_cursor
