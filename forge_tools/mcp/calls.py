@@ -200,7 +200,7 @@ class Calls:
             if telling is not None and waiting.done():
                 await asyncio.wait([telling], timeout=LAST_WORDS)
         except asyncio.CancelledError:
-            # a separate task, since cancelling the request cancels its every wait
+            # In a task of its own: a cancelled request can wait for nothing any more.
             cancelling = asyncio.ensure_future(_cancel(handle))
             self._cancelling.add(cancelling)
             cancelling.add_done_callback(self._cancelling.discard)
@@ -243,7 +243,7 @@ async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> Tool
                 await notices.send_report(told)
 
     telling = asyncio.ensure_future(tell())
-    before = SCOPE.set(scope_for(buffer))
+    before = SCOPE.set(scope_for(buffer))  # the call begins below, and takes this context along to the tools' thread
     try:
         result = await call
     finally:

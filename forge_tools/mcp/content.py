@@ -60,7 +60,7 @@ _TEMPLATES = [
 ]
 
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_-]+")
-_LONGEST = 2**31
+_LONGEST = 2**31  # no limit: outputs have theirs
 
 
 def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
@@ -148,7 +148,7 @@ def _structured(result: ToolResult) -> dict[str, Any] | None:
     except InvalidCallError:
         return None
     strict: dict[str, Any] = json.loads(text)
-    has_surrogates = "\\ud" in text  # as ASCII JSON has them
+    has_surrogates = "\\ud" in text  # `encode_json` writes ASCII
     return json.loads(_encodable(json.dumps(strict, ensure_ascii=False), "replace")) if has_surrogates else strict
 
 
@@ -202,7 +202,7 @@ class Resources:
             asked = ref.name if isinstance(ref, types.PromptReference) else ref.uri
             raise invalid(f"There is nothing to complete for {shown(asked)}; ask for {known}")
         ids, session = list[str](), self._calls.session(ctx)
-        # Clients over HTTP in a protocol without sessions share one, and are told of no handle of each other's.
+        # Over HTTP, clients of a protocol without sessions share ours, and must not learn each other's handles.
         is_shared = ctx.request is not None and session == self._calls.own_session
         if argument.name == "id" and not is_shared:
             ids = await self._artifacts.ids(session, argument.value, MOST_COMPLETED + 1)

@@ -147,6 +147,7 @@ class Guard:
 
     def _has_token(self, sent: str) -> bool:
         scheme, _, given = sent.partition(" ")
+        # Starlette decodes headers as Latin-1, whatever letters a token has.
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode())
 
 

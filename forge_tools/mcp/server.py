@@ -95,6 +95,7 @@ class ToolServer(Server[None]):
         )
         if protocol_version in MODERN_PROTOCOL_VERSIONS or self._tasks is None:
             return told
+        # Until 2025-11-25 tasks were part of the protocol, and there were no extensions.
         return told.model_copy(update={"tasks": _TASKS, "extensions": None})
 
     @asynccontextmanager

@@ -32,7 +32,7 @@ LAST_WORDS = 1.0
 """Seconds in which a client that has closed its end may read the last messages."""
 
 LOG_SECONDS = 1.0
-"""In which a client that reads its log of the server makes room there, and in which the last lines reach it."""
+"""Seconds for a client that reads the error stream to make room there, and for the last lines to reach it."""
 
 _CHUNK = 2**16
 _END_BYTES = 1000
@@ -109,6 +109,7 @@ class Stdio:
         # Python knows which streams it was started without; a library may have opened a file under their numbers.
         if sys.__stdin__ is None or sys.__stdout__ is None:
             raise ConfigurationError("Standard input or output is closed; an MCP client must keep them open.")
+        # From 3 on: if the error stream is closed, 2 would be the next descriptor.
         read_fd, write_fd = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
         sys.stdout.flush()
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -152,7 +153,7 @@ class Stdio:
                 chunk = await in_thread(partial(_chunk, self.read_fd))
                 for line in lines.feed(chunk) if chunk else [lines.rest()]:
                     message = self._parsed(line)
-                    with suppress(anyio.BrokenResourceError):  # there are no clients any more
+                    with suppress(anyio.BrokenResourceError):  # the server reads no more
                         if isinstance(message, JSONRPCError):
                             await sent.send(SessionMessage(message))
                         elif message is not None:
@@ -246,10 +247,10 @@ def _nothing() -> None:
 
 def _pass_on(source: int, target: int) -> None:
     room, patience = select.poll(), LOG_SECONDS
-    room.register(target, select.POLLOUT)  # then so much can be written at once
+    room.register(target, select.POLLOUT)  # promises room for PIPE_BUF bytes
     while part := os.read(source, select.PIPE_BUF):
         has_room = room.poll(patience * 1000)
-        patience = LOG_SECONDS if has_room else 0.0
+        patience = LOG_SECONDS if has_room else 0.0  # whoever did not read in that time is not awaited again
         with suppress(OSError):  # nobody reads any more
             if has_room:
                 os.write(target, part)

@@ -29,6 +29,8 @@ CORE_VERSION = "2025-11-25"
 
 POLL_MS = 1_000
 LONGEST_TTL_MS = 10 * 365 * 86_400_000
+"""A client may ask for more than a timedelta can hold."""
+
 PAGE = 50
 CANCEL_PATIENCE = 5.0
 """Seconds that `tasks/cancel` waits for the end of a call, so that it can report how it ended."""
@@ -120,6 +122,7 @@ class Tasks:
             raise invalid("Unknown cursor; list from the start, without one")
         session = self._calls.session(ctx)
         records = await self._client.history.list(session_id=session, limit=PAGE + 1, before=params.cursor)
+        # Other calls of the session are left out only here, so a page may be short; its cursor counts them.
         page = [record for record in records[:PAGE] if mark_of(record).get("task") is True and not _is_expired(record)]
         progress = await self._progress_of(page)
         more = {"nextCursor": records[PAGE - 1].id} if len(records) > PAGE else {}
@@ -155,6 +158,7 @@ class Tasks:
         _require_same_name(ctx, task_id)
         with suppress(ExecutionNotFoundError):
             record = await self._client.history.get(task_id)
+            # The whole id, of which `get` accepts the beginning.
             if record.id == task_id and mark_of(record).get("task") is True:
                 if _is_expired(record):
                     raise invalid(f"Task {record.id} has expired")
@@ -323,7 +327,7 @@ class BackgroundTools:
 
     async def _find(self, asked: object) -> ExecutionRecord:
         """Return an execution that came from here: others are not shown, even to those who know their ids."""
-        if isinstance(asked, str) and len(asked) == 36:
+        if isinstance(asked, str) and len(asked) == 36:  # a whole id, of which `get` accepts the beginning
             record = await self._client.history.get(asked)
             if "submitted" in mark_of(record):
                 return record

@@ -38,9 +38,9 @@ class LoopThread:
         """
         with self._lock:
             if self._is_stopped:
-                work.close()
+                work.close()  # else Python warns that nobody awaited it
                 raise StoppedError
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)  # under the lock: after `stop` it would never end
 
     async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return await asyncio.wrap_future(self.submit(work))
@@ -55,7 +55,7 @@ class LoopThread:
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.get_loop().run_forever()
+            runner.get_loop().run_forever()  # the end of the runner cancels what still runs
 
 
 class ToolThread(AbstractContextManager["ToolThread"]):

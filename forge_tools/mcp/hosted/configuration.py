@@ -37,7 +37,7 @@ Mount = Annotated[str, StringConstraints(pattern=r"^[^\x00]+:r[ow]$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[^\x00=]+$")]
 
 _NAMESPACES = Given("plain", 0)
-"""A machine that lacks none, where nobody has asked it."""
+"""What to assume of a machine that was not probed: it lacks no namespaces."""
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class Server(BaseModel):
 
     `allow_tools` and `deny_tools` are patterns of names that it may, and may not, offer.
     With `trust_annotations` False, every tool counts as one that may do anything.
-    `walls`, `mounts` and `egress` (`network` in a file) are of programs: what they see besides the system and `cwd`, and whom
-    they may connect to, as `FORGE_EGRESS` says it of commands.
+    `walls`, `mounts` and `egress` (`network` in a file) are for programs: what they see besides the system and `cwd`, and
+    which hosts they may connect to, in the form of `FORGE_EGRESS`.
     """
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="allow")
@@ -146,9 +146,10 @@ def read_servers(path: Path, network: str = "", minimum: str = "") -> list[Serve
 class ServerWalls:
     """How the servers of a worker are started; by default without walls.
 
-    `network` and `minimum` are those of `read_servers`. `homes` has the home of each server, which is kept. `closed` is what no server sees, and `hidden` what of that stays invisible
-    in what its entry mounts; `opened` has further paths, such as `/data:ro`. `machine` says what there is here; a
-    server that lacks something has less, but never less than the `least`, than its network takes, or than its entry asks for.
+    `network` and `minimum` are those of `read_servers`. `homes` has the home of each server, which is kept. No server
+    sees what is `closed`, and mounts of an entry show none of it that is `hidden`; `opened` has further paths, such as
+    `/data:ro`. If this `machine` lacks the walls of a server, it gets lower ones, but none below the `least`, below what
+    keeps it to its network, or below what its entry asks for.
     """
 
     default: Tier = "plain"
@@ -226,11 +227,12 @@ class ServerWalls:
         shut = tuple(map(os.path.realpath, self.hidden))
         seen = [(part, read) for path, read in mounts for part in parts(os.path.realpath(path), shut)]
         of_all = behind_landlock(found, (*self.closed, tempfile.gettempdir()), self.opened)
-        of_all = [word for word in of_all if not word.startswith("ln:")]  # its home is kept
+        of_all = [word for word in of_all if not word.startswith("ln:")]  # links go into homes made for one command
         return [*of_all, *(f"{'ro' if read else 'rw'}:{part}" for part, read in seen), f"rw:{home}", f"own:{temporary}"]
 
     def _home(self, server: str) -> str:
         name = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in server)[:60]
+        # With a hash, since names may differ only in what is replaced or cut.
         home = self.homes / f"{name}-{sha256(server.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
         (home / ".cache").mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.path.realpath(home)

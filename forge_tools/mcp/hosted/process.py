@@ -33,12 +33,14 @@ SHOWN_CHARS = 200
 """How much of one line logs and errors show."""
 
 _CHUNK = 1 << 16
-_HELD_OPEN_SECONDS = 0.5  # by a child of a server that has ended
+_HELD_OPEN_SECONDS = 0.5
+"""How long to read on after a server has ended: a child of it may hold its output open."""
+
 _WINDOW_SECONDS = 10.0
 _LINES_A_WINDOW = 20
 _REMEMBERED = 3
 
-_cleaning: set[asyncio.Future[None]] = set()
+_cleaning: set[asyncio.Future[None]] = set()  # the loop has only weak references
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +143,7 @@ class ServerProcess:
                 return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
             except ValidationError as error:
                 said = f"The answer is no message of the protocol: {_problem(error)}."
-                id_ = None if b'"method"' in line else id_of(line)  # of a request, it would be the server's own
+                id_ = None if b'"method"' in line else id_of(line)  # that of a request is the server's own
         else:
             limit = self._max_message_bytes
             said, id_ = f"The answer has {line.size:,} bytes; the limit is {limit:,}. Ask for less of it.", line.id

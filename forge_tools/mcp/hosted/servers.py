@@ -1,4 +1,4 @@
-"""A worker's configured servers, supervised on a thread of their own so that they and tools never wait for each other, and their tools as ours."""
+"""A worker's servers, on a thread of their own so that they and tools never wait for each other, and their tools as ours."""
 
 import asyncio
 import base64
@@ -91,6 +91,7 @@ class HostedServers:
 
     def tools(self) -> list[BaseTool]:
         """Return every tool offered so far; one that its server removed reports that when called."""
+        # Copies, since the thread of the connections adds to the originals.
         return [tool for offer in self._offers for tool in list(offer.tools.values())]
 
     def states(self) -> tuple[ServerState, ...]:
@@ -110,10 +111,10 @@ class HostedServers:
             supervisor = asyncio.create_task(offer.connection.supervise(starts))
             supervisor.add_done_callback(_tell_if_broken)
             self._supervisors.append(supervisor)
-        tried = [asyncio.create_task(offer.connection.was_tried.wait()) for offer in self._offers]
-        _, late = await asyncio.wait(tried, timeout=seconds)
-        for one in late:
-            one.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for offer in self._offers:
+                    await offer.connection.was_tried.wait()
 
     async def _end(self) -> None:
         for supervisor in self._supervisors:
@@ -234,6 +235,7 @@ class ServerTool(BaseTool):
 
     async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:
         result = await self._passed_on(arguments, context)
+        # The executor limits outputs; a server's error may be as long.
         if is_overlong(said := ToolResult.ok(scrubbed(result.error)), context.max_output_size):
             cut = await limit_output(said, context, context.remaining or 0.0)
             result = result.model_copy(update={"error": cut.output, "metadata": result.metadata | cut.metadata})
@@ -260,7 +262,7 @@ class ServerTool(BaseTool):
         except MCPError as error:
             said = f"The MCP server '{self._connection.server.name}' refused the call: {error.message}"
             return ToolResult.fail(said, error_code=TOOL_ERROR, error_details={"code": error.code})
-        except (RuntimeError, ValidationError) as error:
+        except (RuntimeError, ValidationError) as error:  # RuntimeError: the answer breaks the tool's own schema
             why = first_problem(error) if isinstance(error, ValidationError) else error
             said = f"The answer of the MCP server '{self._connection.server.name}' is not a result: {why}"
             return ToolResult.fail(said[:2000], error_code=TOOL_ERROR)
@@ -290,6 +292,7 @@ def tool_name(server: str, tool: str) -> str:
     """
     plain = f"mcp__{server}__{tool}"
     name = _FOREIGN.sub("_", plain)
+    # A server whose name has or completes a `__` could share a name with another server and tool.
     if name == plain and len(name) <= MAX_NAME and "__" not in f"{server}_":
         return name
     mark = sha256(f"{server}\0{tool}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
