@@ -64,10 +64,10 @@ def argument_schema(spec: ToolSpec) -> Schema:
 def run_in_thread(run: Callable[[], Awaitable[T]]) -> T:
     """Run on a separate thread: the caller's may already run an event loop (contradiction C38)."""
 
-    async def main() -> T:
+    async def main() -> T:  # asyncio.run takes nothing but coroutines
         return await run()
 
-    here = contextvars.copy_context()
+    here = contextvars.copy_context()  # a new thread would see none of the caller's variables
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(lambda: here.run(asyncio.run, main())).result()
 

@@ -153,6 +153,7 @@ class Model(ABC):
         try:
             return await self.assemble(_passed_on(stream, on_event))
         finally:
+            # Some SDKs give an asynchronous generator, others an object of their own.
             await (stream.aclose() if hasattr(stream, "aclose") else stream.close())
 
     @abstractmethod

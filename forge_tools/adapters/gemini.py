@@ -56,6 +56,7 @@ class GenerateContent(Model):
             raise TypeError("Pass the fields of `config` as keywords, such as temperature=0.")
         super().__init__(getattr(client, "aio", client), request)
         self._model = model
+        # The SDK itself would call Python functions among the caller's `tools`.
         self._config = {"automatic_function_calling": {"disable": True}, **self._request}
         if instructions is not None:
             self._config["system_instruction"] = instructions
@@ -123,7 +124,7 @@ class GenerateContent(Model):
     def _clients() -> tuple[Any, Callable[[], Any]]:
         with extra("gemini", "The Google Gen AI SDK"):
             from google import genai
-        return (), lambda: genai.Client().aio
+        return (), lambda: genai.Client().aio  # none is only synchronous: each has its `aio`
 
 
 @dataclass(slots=True)
@@ -258,5 +259,5 @@ def _value(before: Any, piece: dict[str, Any]) -> Any:
         return (before if isinstance(before, str) else "") + piece["string_value"]
     if "number_value" in piece:
         number = piece["number_value"]
-        return int(number) if float(number).is_integer() else number
-    return piece.get("bool_value")
+        return int(number) if float(number).is_integer() else number  # the SDK reads 1 as 1.0
+    return piece.get("bool_value")  # None stands for `null_value`

@@ -71,7 +71,7 @@ def _tool_class() -> Any:
         coroutine: Callable[..., Awaitable[Any]]
 
         def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[Any, dict[str, Any]]:
-            if isinstance(tool_input, str):
+            if isinstance(tool_input, str):  # the only parameter, else the JSON of all
                 tool_input = dict.fromkeys(self.args, tool_input) if len(self.args) == 1 else tool_input
             return (ToolCall(tool_call_id or "", self.name, tool_input),), {}
 

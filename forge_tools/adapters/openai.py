@@ -1,6 +1,5 @@
 """OpenAI's two APIs, and the many servers that speak them: tools, calls and results in the SDK's format."""
 
-import copy
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Any, Literal
 
@@ -40,7 +39,7 @@ _UNSUPPORTED = frozenset(
 )
 
 _TYPES = ("string", "boolean", "integer", "number", "array", "object", "null")
-"""Of a value that is of several, the first counts."""
+"""A value that fits several, as 1 does, counts as the first."""
 
 _MAX_DEPTH = 10
 _MAX_PROPERTIES = 5_000
@@ -99,7 +98,7 @@ class ChatCompletions(_Requests):
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         request: dict[str, Any] = {"model": self._model, "messages": self._instructed(messages)}
         if on_event is not None:
-            request["stream_options"] = {"include_usage": True}
+            request["stream_options"] = {"include_usage": True}  # else streams count no tokens
         request |= self.offered(tools) | self._request
         return await self.exchange(self.client.chat.completions.create, request, on_event)
 
@@ -219,7 +218,7 @@ def _index(fragment: dict[str, Any], calls: dict[int, dict[str, Any]]) -> int:
 def _chat_reply(message: Message, finish: str | None, usage: Usage, raw: Any) -> Reply:
     text = message.get("content") or message.get("refusal") or ""
     kept = {name: part for name, part in message.items() if part is not None and name not in _NOT_SENT_BACK}
-    if finish == "content_filter":
+    if finish == "content_filter":  # what it left of a call must not run
         kept.pop("tool_calls", None)
     calls = _calls(kept.get("tool_calls") or [])
     for one in kept.get("tool_calls") or ():
@@ -227,7 +226,7 @@ def _chat_reply(message: Message, finish: str | None, usage: Usage, raw: Any) ->
             function["arguments"] = sendable_text(function.get("arguments"))
     if not calls:
         kept.pop("tool_calls", None)
-    kept["content"] = message.get("content") if calls else text
+    kept["content"] = message.get("content") if calls else text  # null is refused, except beside calls
     reply = Reply(text=text, messages=[kept], calls=calls, usage=usage, raw=raw)
     if finish == "length":
         return reply.cut_off()
@@ -331,7 +330,7 @@ class _Strict:
     def value(self, schema: Schema, path: str, depth: int) -> Schema:
         if unsupported := sorted(_UNSUPPORTED & schema.keys()):
             raise self._refused(path, f"uses {unsupported[0]}, which strict mode does not support")
-        kept = {keyword: copy.deepcopy(part) for keyword, part in schema.items() if keyword in _KEPT}
+        kept = {keyword: part for keyword, part in schema.items() if keyword in _KEPT}
         notes = [note.format(schema[name]) for name, note in _TOLD.items() if schema.get(name) is not None]
         if "format" in kept and kept["format"] not in _FORMATS:
             notes.append(f"format: {kept.pop('format')}")

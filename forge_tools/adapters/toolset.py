@@ -211,6 +211,7 @@ class Toolset:
                 is_reader = reader is not None and call.name == reader.name
                 return await (self._read_on(call) if is_reader else self._result(call, named.get(call.name)))
 
+        # Every call ends before an error is raised: none goes on unwatched.
         results = await asyncio.gather(*map(result_of, calls), return_exceptions=True)
         settled = [_settled(result) for result in results]
         return [Answer(call, one, await seen(one, _can_be_shown)) for call, one in zip(calls, settled, strict=True)]
