@@ -89,7 +89,7 @@ class Reply:
 
 
 class Model(ABC):
-    """A model behind its provider's SDK: how to query it, the format of its messages, and the caller's additions to each request."""
+    """A model behind its provider's SDK: how to query it, its messages, and the caller's additions to each request."""
 
     _instructions: str | None = None
 

@@ -127,7 +127,7 @@ class Executor(Protocol):
     def call(
         self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None
     ) -> Awaitable[ToolResult] | ToolResult:
-        """Call a tool, with the keyword `options` if the Toolset has some; an invalid call, or an error in it, gives a failed result."""
+        """Call a tool, with the keyword `options` if the Toolset has some; an invalid call or an error is a failed result."""
         ...
 
     def specs(self) -> list[ToolSpec]:
@@ -149,10 +149,10 @@ class Choice(TypedDict, total=False):
 class Toolset:
     """The tools of an executor that a model is offered, and the only way its calls are answered.
 
-    `categories`, `tags` and `names`, of which each may be a single one, narrow the choice; tools that are not offered do not run either. Calls run in
-    `context`, by default that of the executor; those of one message run at the same time, at most `concurrency` of
-    them, so 1 means one after the other. With `artifacts`, a model that is not offered Read gets ReadArtifact, which
-    only reads the rest of outputs that were too long.
+    `categories`, `tags` and `names`, each of which may be a single one, narrow the choice; tools that are not offered do
+    not run either. Calls run in `context`, by default that of the executor; those of one message run at the same time,
+    at most `concurrency` of them, so 1 means one after the other. With `artifacts`, a model that is not offered Read
+    gets ReadArtifact, which only reads the rest of outputs that were too long.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ def _limits(settings: Settings) -> Finding:
 
 
 def _quota(workspace: Path) -> str:
-    """What the file system says of that folder as a project of its own; only some know projects."""
+    """Say what quota the folder has as a project of its file system; only some have projects."""
     with suppress(OSError), Descriptor() as folder:
         folder.fd = os.open(workspace, OPEN_FOLDER)
         flags, _, _, project, _ = struct.unpack("5I8x", fcntl.ioctl(folder.fd, _GET_PROJECT, bytes(28)))

@@ -35,13 +35,13 @@ from forge_tools.storage.directory import PublicKey
 from forge_tools.urls import without_passwords
 
 MAX_SKEW = 5.0
-"""Seconds between this clock and the database's; after an hour calls are refused, and seconds already confuse people."""
+"""Seconds that this clock may differ from the database's: they already confuse people; after an hour, calls are refused."""
 
 WINDOW = 60.0
-"""For how many seconds it matters how calls ended."""
+"""Failures of calls that ended in the last so many seconds are reported."""
 
 LATELY = 3600.0
-"""For how many seconds it matters that a worker was unfit and left."""
+"""How many seconds ago an unfit worker may have left to be reported."""
 
 START_SECONDS = 60.0
 """How long the processes of a worker may take to answer for the first time."""
@@ -186,7 +186,7 @@ def check_clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
 
 
 def check_connections(found: Connections, workers: int, settings: Settings) -> Finding:
-    """Compare the needs of that many workers with what is available; a pooler has its own limits, none for statements."""
+    """Compare what that many workers need with what there is. A pooler sees to that, but may let statements run for ever."""
     if settings.database_pooler != "none":
         return _pooled(found, settings)
     others = found.open - found.ours
@@ -306,7 +306,7 @@ def check_servers(states: Iterable[ServerState]) -> Iterator[Finding]:
 
 
 def check_queues(seen: Overview, tools: Collection[ToolSpec], settings: Settings) -> Iterator[Finding]:
-    """Check the lanes of queues in which nothing waits unserved: that is among what needs attention."""
+    """Check the lanes of queues, except those where calls wait unserved: `concerns` reports them."""
     needed = {(settings.queue_for(tool.name, tool.category.value), tool.lane) for tool in tools}
     for one in seen.queues:
         if one.workers:

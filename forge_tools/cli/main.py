@@ -92,7 +92,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _in_plain_words() -> Iterator[None]:
-    """Drop what Pydantic, which reads options for Typer, puts before its messages; those of a command are read in `invoke`."""
+    """Drop what Pydantic, which reads options for Typer, puts before its messages; `invoke` reads those of commands."""
     try:
         yield
     except typer.BadParameter as error:

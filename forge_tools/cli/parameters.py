@@ -72,7 +72,7 @@ class GivenParameters:
             self._words = [_assignment(word, limit) for word in words or ()]
 
     def typed(self, spec: ToolSpec | None) -> dict[str, Any]:
-        """Read each value by the type that `spec` declares; of an unknown parameter it is text. Keys of arrays may repeat."""
+        """Read each value by the type that `spec` declares, else as text. Keys of arrays may repeat."""
         parameters = dict(self._whole)
         declared = {name: p for p in (spec.declared if spec else ()) for name in (p.name, *p.aliases)}
         given: set[str] = set()
@@ -171,7 +171,7 @@ def _scalar(text: str, name: str, kind: Any) -> Any:
 
 
 def _content(text: str, name: str, limit: int) -> str:
-    """Read the file named in `@file`; `@-` is the standard input. It has no more characters than parameters may have bytes."""
+    """Read the file named in `@file`; `@-` is the standard input. `limit` is in bytes, which are never fewer than characters."""
     if not text.startswith("@"):
         return text
     try:

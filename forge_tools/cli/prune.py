@@ -54,8 +54,8 @@ def prune(
 ) -> None:
     """Delete ended executions with their attempts, events, reports and artifacts, a few at a time beside live traffic.
 
-    Waiting and running executions are never touched. The command may be stopped and run again. If history is sealed, checkpoints in the audit
-    chain record what was deleted.
+    Waiting and running executions are never touched. The command may be stopped and run again. If history is sealed,
+    checkpoints in the audit chain record what was deleted.
     """
     settings = Settings.load()
     kept = tuple(sorted(TERMINAL - {ExecutionStatus.SUCCEEDED})) if keep_failed else ()

@@ -141,7 +141,10 @@ async def saved(face: Face, result: ToolResult, folder: Path | None) -> ToolResu
 
 
 def report(face: Face, tool: Sequence[str], result: ToolResult | None) -> None:
-    """Print the result of a tool, which `forge-tools tools` shows with these words, if there is one: the output unchanged, the error on the error stream, the facts beside them."""
+    """Print a result, if there is one: the output unchanged, an error and the facts on the error stream.
+
+    `forge-tools tools` shows the tool if it gets the words `tool`.
+    """
     if result is None:
         return
     facts = f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}"

@@ -1,4 +1,4 @@
-"""What commands need around them: the database, opened for one piece of work, and the stack of this folder, awaited while it starts."""
+"""What commands need around them: the database, open for one piece of work, and the stack of this folder, once it serves."""
 
 import asyncio
 import getpass
@@ -27,7 +27,7 @@ STARTING_SECONDS = 60.0
 """How long commands wait for a stack to be ready, from its start; later they go on, and use what it serves."""
 
 COMING_SECONDS = 3.0
-"""How long to look for a stack that a script started just before the command: it loads its code before it holds the folder."""
+"""How long to look for a stack that a script has just started: it loads its code before it holds the folder."""
 
 POLL_SECONDS = 0.1
 
@@ -95,7 +95,7 @@ def await_stack(face: Face, settings: Settings, *, patience: float = 0.0) -> boo
 
 
 def require_stack(face: Face, settings: Settings, *, is_left: bool) -> None:
-    """Wait until the stack of this folder serves calls; for one that `is_left` to a later stack, only say that none runs."""
+    """Wait until the stack of this folder serves calls. If none runs, refuse a call, unless it `is_left` to a later stack."""
     if await_stack(face, settings, patience=0.0 if is_left else COMING_SECONDS):
         return
     if not is_left:

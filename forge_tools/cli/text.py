@@ -99,7 +99,7 @@ def _blocks(titles: Sequence[str], rows: Iterable[Iterable[str | Text]]) -> Tabl
 
 
 def cells(row: Iterable[str | Text]) -> list[Text]:
-    """Return texts that do not wrap: a flexible column would, and a fixed one is never narrowed for its sake."""
+    """Return texts that do not wrap: flexible columns would wrap them, and fixed ones never give up room for that."""
     return [one if isinstance(one, Text) else Text(one_line(one), no_wrap=True, overflow="ellipsis") for one in row]
 
 

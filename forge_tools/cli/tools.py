@@ -212,6 +212,7 @@ async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]
 
 async def _defined(store: Store, *, name: str, version: str) -> _Tool:
     one = chosen(await store.catalogue.versions(name), version)
+    # `walls` is the tier in the process lane; in the other, it is that of the commands of a tool, if it starts any.
     tier = "none" if one.spec.lane == "async" and one.spec.walls != "namespace" else one.walls
     is_hosted = (await store.directories.read()).is_hosted(one.spec.key)
     return _Tool(one.spec, one.is_enabled, tier, is_hosted)

@@ -73,10 +73,10 @@ logger = logging.getLogger(__name__)
 class Offer:
     """Which tools clients see, and how they are called; None admits every category, tag or name.
 
-    `session_id` is recorded with calls if the transport has no sessions, by default a new one. A call that lasts longer than `task_after`
-    seconds becomes a task for clients that let the server decide. With `background_tools`, three more tools submit,
-    inspect and cancel calls. `refresh_interval` is how often, in seconds, the catalogue is read. `routes` are the
-    queues that configuration names for tools and categories.
+    `session_id` is recorded with calls if the transport has no sessions, by default a new one. A call that lasts longer
+    than `task_after` seconds becomes a task for clients that let the server decide. With `background_tools`, three more
+    tools submit, inspect and cancel calls. `refresh_interval` is how often, in seconds, the catalogue is read. `routes`
+    are the queues that configuration names for tools and categories.
     """
 
     categories: Collection[str] | None = None

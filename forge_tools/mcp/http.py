@@ -152,7 +152,10 @@ class Guard:
 
 
 async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Cancel a call of a tool when its client hangs up or the server is ending; streams are not resumable here, so the answer would be lost."""
+    """Cancel a call of a tool when its client hangs up or the server is ending.
+
+    Streams cannot be resumed here, so the answer would be lost.
+    """
     gone = ctx.request.scope.get(_GONE) if ctx.request is not None and ctx.method == "tools/call" else None
     if gone is None:
         return await call_next(ctx)

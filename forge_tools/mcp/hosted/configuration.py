@@ -238,7 +238,7 @@ class ServerWalls:
         return os.path.realpath(home)
 
     def _is_private(self, folder: str) -> bool:
-        """Whether it has a whole home in it, with its credentials, or is a part of what is hidden: not to be shown unasked."""
+        """Whether a folder contains our home, with its credentials, or lies in what is hidden: it is not shown unasked."""
         has_home = Path(os.path.realpath(Path.home())).is_relative_to(folder)
         return has_home or any(Path(folder).is_relative_to(os.path.realpath(path)) for path in self.hidden)
 

@@ -228,7 +228,7 @@ class ServerTool(BaseTool):
         self.tags = (TAG, clean_text(server.name))
         self.timeout = server.timeout
         if server.command and connection.walls.tier(server) != "plain":
-            self.walls = "namespace"
+            self.walls = "namespace"  # the only tier in the async lane; results name the server's own
         self._called = tool.name
         self._connection = connection
         self._thread = thread
