@@ -84,7 +84,8 @@ class Server(BaseModel):
 
     def mounted(self) -> list[tuple[str, bool]]:
         """Return the paths that it sees besides (path, is read-only)."""
-        return [(str(self.cwd / Path(mount[:-3]).expanduser()), mount.endswith(":ro")) for mount in self.mounts]
+        # Path.expanduser would raise for an unknown user.
+        return [(str(self.cwd / os.path.expanduser(mount[:-3])), mount.endswith(":ro")) for mount in self.mounts]  # noqa: PTH111  never raises
 
     def unkept(self) -> str:
         """Say why the walls that it asks for cannot keep it to its network; empty if they can."""

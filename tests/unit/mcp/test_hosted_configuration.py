@@ -61,6 +61,7 @@ def test_a_setting_that_nobody_knows_is_warned_about(tmp_path: Path, caplog: pyt
         ({"command": "x", "env": {"A=B": "c"}}, "String should match pattern"),
         ({"command": "${NOBODY_SET_THIS}"}, "${NOBODY_SET_THIS} is not set. Set it, or write"),
         ({"command": "x", "mounts": ["/no/such/folder:ro"]}, "mounts: /no/such/folder does not exist on this host"),
+        ({"command": "x", "mounts": ["~nobody-here/x:ro"]}, "does not exist on this host"),
         ({"command": "x", "mounts": ["/tmp"]}, "mounts.0: String should match pattern"),
         ({"command": "x", "network": ["https://y"]}, "'https://y' is no host; write api.example.com"),
         (
