@@ -162,7 +162,7 @@ def list_tools(
         tool = with_store(partial(_defined, name=name, version=version))
         known, name = [tool], tool.spec.name
     elif is_local:
-        known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), load or ())]
+        known = _local(face, load or (), format)
     else:
         await_stack(face, settings := Settings.load())
         known, servers = with_store(_published, settings)
@@ -198,6 +198,12 @@ def disable(face: Face, name: NameArgument) -> None:
     tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=False))
     said = f"{tool} is disabled. Running calls may finish; waiting ones stay until it is enabled, or expire."
     face.tell({"tool": tool, "enabled": False}, said)
+
+
+def _local(face: Face, references: Sequence[str], format: str | None) -> list[_Tool]:
+    if face.is_json or format is not None:
+        face.claim_output()  # modules may print while they are imported
+    return [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), references)]
 
 
 async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:

@@ -82,6 +82,8 @@ def up(
     user_of(settings, reach_of(settings))  # errors end here, not in three logs
     commands_of(settings)
     references = tuple(tools or ())
+    if face.is_json:
+        face.claim_output()  # modules may print while they are imported
     own = _tried(settings, references)  # as above
     stack = AnnouncedStack(face, settings, references, concurrency, own)
     stack.run(stack.announce)

@@ -110,6 +110,12 @@ def test_a_module_that_ends_the_process_is_named_before_anything_starts(cli: Cli
     assert not cli.state.exists()
 
 
+@pytest.mark.parametrize("words", [("up",), ("run", "Read", "--local"), ("tools", "--local")], ids=" ".join)
+def test_what_a_module_prints_while_it_is_imported_is_beside_the_document(cli: Cli, words: tuple[str, ...]) -> None:
+    (cli.folder / "mytools.py").write_text("print('loading')\n1 / 0\n")
+    assert "division by zero" in cli.json(*words, "--tools", "mytools", code=78)["error"]["message"]
+
+
 def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
     done = Cli(tmp_path, FORGE_LEASE="3").run("up")
     assert done.returncode == 78
