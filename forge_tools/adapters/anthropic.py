@@ -107,6 +107,7 @@ def _reply(content: list[dict[str, Any]], stop: str | None, usage: Usage, raw: A
     messages = [{"role": "assistant", "content": kept}] if kept else []
     reply = Reply(text=text, messages=messages, calls=calls, usage=usage, raw=raw)
     if stop in _CUT_OFF:
+        # Behind whole calls, it may be a text that was cut.
         return reply.cut_off(in_call=bool(calls) and kept[-1]["type"] == "tool_use")
     if stop == "refusal":
         return reply.refused(f"The model declined: {text or 'it gave no reason'}")

@@ -112,7 +112,7 @@ class Answer:
         if (artifact := self.result.metadata.get("artifact")) and str(artifact) not in text:
             holds = self.result.metadata.get("artifact_holds", "whole output")
             text = f"{text}\n[{artifact} has the {holds}: pass that to Read or Grep instead of a path.]"
-        if CONTENT in self.result.metadata:
+        if CONTENT in self.result.metadata:  # each line gets its handle; equal lines get theirs in order
             for part in self.result.content:
                 text = text.replace(part.line, part.description, 1) if isinstance(part, Media) else text
         return text.encode(errors="backslashreplace").decode()

@@ -46,7 +46,7 @@ def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]
         *_servers(one.worker for one in seen.workers),
         *_demoted(seen),
     ]
-    return sorted(found, key=lambda one: one.level != "now")
+    return sorted(found, key=lambda one: one.level != "now")  # stable: within a level the order above holds
 
 
 def _unserved(seen: Overview) -> Iterator[Concern]:
@@ -93,7 +93,7 @@ def _failing(seen: Overview) -> Iterator[Concern]:
         ended = one.failed + one.succeeded
         if one.failed >= FEWEST_FAILURES and one.failed / ended >= FAILING:
             said = f"{one_line(one.key)} fails: {one.failed:,} of {ended:,} calls in {limit(seen.window)}"
-            worst = next((it for it in seen.failures if it.tool == one.key), None)
+            worst = next((it for it in seen.failures if it.tool == one.key), None)  # the most frequent comes first
             why = f", {worst.calls:,} with {one_line(worst.error_code or worst.status.value)}" if worst else ""
             why += f": {one_line(worst.why)}" if worst and worst.why else ""
             way_out = f"forge-tools show {worst.example}" if worst else "forge-tools history --status failed"

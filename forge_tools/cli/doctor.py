@@ -106,6 +106,7 @@ def check_everything() -> Iterator[Finding]:
     yield from check_machine(settings)
     if not _is_down(settings):
         yield from check_broker(settings)
+    # Where no stack was ever started there is no database, as `check_home` reports.
     if not settings.is_embedded or settings.home.is_dir():
         yield from asyncio.run(check_database(settings))
 
@@ -120,7 +121,7 @@ async def check_database(settings: Settings) -> list[Finding]:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             return [one async for one in _check(store, settings)]
     except ForgeError as error:
-        return [problem("database", error.message.replace(f"; {MORE}", ""))]
+        return [problem("database", error.message.replace(f"; {MORE}", ""))]  # which would point at this command
 
 
 async def _check(store: Store, settings: Settings) -> AsyncIterator[Finding]:
@@ -148,7 +149,7 @@ async def _check(store: Store, settings: Settings) -> AsyncIterator[Finding]:
 async def _writes(store: Store) -> Finding:
     """Raises if the database cannot be written to."""
     try:
-        await store.workers.take_lease("doctor", "doctor", 1.0)
+        await store.workers.take_lease("doctor", "doctor", 1.0)  # a write that no service notices
     except ForbiddenError:
         return note("writes", "not tried: that takes the login of a worker (deploy/postgres/README.md)")
     return ok("writes", "the database takes them")
@@ -312,7 +313,7 @@ def check_queues(seen: Overview, tools: Collection[ToolSpec], settings: Settings
         if one.workers:
             count = f"{one.waiting} waiting for {age(one.oldest_seconds or 0)}" if one.waiting else "nothing waits"
             yield ok("queue", f"{one.queue}, {one.lane} lane: served, {count}")
-    if seen.workers:
+    if seen.workers:  # else `concerns` says that there are none
         told = {(one.queue, one.lane) for one in seen.queues if one.workers or one.waiting}
         for queue, lane in sorted(needed - told):
             said = f"{queue}, {lane} lane: no live worker serves it, nothing waits"

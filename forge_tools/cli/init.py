@@ -55,10 +55,10 @@ def init(
     project = find_project(folder)
     if project is not None and project.folder == folder.absolute():
         raise ConfigurationError(f"{folder / FILE} names tools already: {', '.join(project.tools) or 'none'}.")
-    file = (folder / FILE).resolve()
+    file = (folder / FILE).resolve()  # not a link to it, which the undo would remove
     with naming(folder), ExitStack() as undo:
         for name, text in files.items():
-            with (folder / name).open("x") as new:
+            with (folder / name).open("x") as new:  # not through a link to nothing, for which `exists` is false
                 undo.callback((folder / name).unlink)
                 new.write(text)
         with file.open("a") as project_file:

@@ -124,6 +124,7 @@ async def _read(store: Store, execution_id: str) -> _Story:
         spec=await store.catalogue.definition(record.tool, record.tool_version, record.tool_digest),
         ran_as=await store.catalogue.hosted(record.worker_id, record.tool) if record.worker_id else None,
         progress=(await store.reports.progress_of([record.id])).get(record.id),
+        # What is emitted, as by Bash, is usually in the result as well.
         logs=[one async for one in told_by(store, record.id) if one.stream != "output"],
     )
 

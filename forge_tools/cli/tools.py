@@ -172,7 +172,7 @@ def list_tools(
         names = [tool.spec.name for tool in known]
         there_are = f"There are: {', '.join(names) or 'none'}{told_of(name, servers)}."
         raise ToolNotFoundError(name, f"there is no such tool{suggestion(name, names)}. {there_are}")
-    if format is not None:
+    if format is not None:  # of disabled tools, only a version that is asked for: models are not offered them
         face.document([render(one.spec, format) for one in wanted if one.is_enabled or version is not None])
     elif face.is_json:
         face.document([_definition(tool) for tool in wanted])

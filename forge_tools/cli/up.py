@@ -73,7 +73,7 @@ def up(
     Stopping leaves no process except shells that tools started in the background; it names them.
     """
     harden()
-    programs.leave_threads()
+    programs.leave_threads()  # the fork that loads modules of tools would wait for threads of theirs
     given()  # now, since it tries walls in forks, which are only safe while there are no threads
     settings = Settings.load()
     if forgets:

@@ -207,6 +207,7 @@ class Calls:
             raise
         finally:
             is_over = waiting.done()
+            # This ends only the waiting: the call itself goes on, as a task, unless it was cancelled above.
             for task in filter(None, (waiting, telling)):
                 task.cancel()
         return is_over

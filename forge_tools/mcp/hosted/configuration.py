@@ -217,7 +217,7 @@ class ServerWalls:
         if self._is_private(folder):
             folder = home
         elif folder not in {os.path.realpath(path) for path, _ in mounts}:
-            mounts.insert(0, (folder, True))
+            mounts.insert(0, (folder, True))  # read-only, unless its entry mounts it otherwise
         return folder, mounts
 
     def _shown(self, tier: str, server: Server, mounts: list[tuple[str, bool]], home: str, temporary: str) -> list[str]:

@@ -256,7 +256,7 @@ class Session:
         self._end.set()
         if not self.ready.done():
             self._serving.cancel()
-        await asyncio.wait({self._serving}, timeout=_END_SECONDS)
+        await asyncio.wait({self._serving}, timeout=_END_SECONDS)  # it takes leave of the server
         self._serving.cancel()
         await asyncio.wait({self._serving}, timeout=_END_SECONDS)
 
