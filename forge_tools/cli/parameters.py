@@ -203,7 +203,7 @@ def _json(text: str, name: str) -> Any:
 
 
 def _integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,4000}", text, re.ASCII):  # int() would refuse 4,301, and take 1_000
+    if not re.fullmatch(r"[+-]?\d{1,4000}", text, re.ASCII):  # int() takes 1_000, and no more than 4,300 digits
         raise ValueError(text)
     return int(text)
 

@@ -55,8 +55,7 @@ class Http:
         try:
             listening = socket.create_server((host, int(port)), family=family)
         except OSError as error:
-            why = error.strerror or error
-            raise ConfigurationError(f"Cannot listen at {address}: {why}. Give another port.") from error
+            raise ConfigurationError(f"Cannot listen at {address}: {error.strerror}. Give another port.") from error
         # Judged by the name, not its address: where a machine's own name resolves to 127.0.1.1, clients send it as Host.
         return cls(listening, token, largest_body, is_local=is_loopback(host))
 

@@ -250,7 +250,7 @@ def _pass_on(source: int, target: int) -> None:
     room.register(target, select.POLLOUT)  # promises room for PIPE_BUF bytes
     while part := os.read(source, select.PIPE_BUF):
         has_room = room.poll(patience * 1000)
-        patience = LOG_SECONDS if has_room else 0.0  # whoever did not read in that time is not awaited again
+        patience = LOG_SECONDS if has_room else 0.0  # who made no room is awaited again once there is some
         with suppress(OSError):  # nobody reads any more
             if has_room:
                 os.write(target, part)

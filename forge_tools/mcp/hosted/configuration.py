@@ -147,10 +147,10 @@ def read_servers(path: Path, network: str = "", minimum: str = "") -> list[Serve
 class ServerWalls:
     """How the servers of a worker are started; by default without walls.
 
-    `network` and `minimum` are those of `read_servers`. `homes` has the home of each server, which is kept. No server
-    sees what is `closed`, and mounts of an entry show none of it that is `hidden`; `opened` has further paths, such as
-    `/data:ro`. If this `machine` lacks the walls of a server, it gets lower ones, but none below the `least`, below what
-    keeps it to its network, or below what its entry asks for.
+    `network` and `minimum` are those of `read_servers`. `homes` has the home of each server, which is kept. What is
+    `closed` no server sees unless its entry mounts it, and what is `hidden` not even then; `opened` has further paths,
+    such as `/data:ro`. If this `machine` lacks the walls of a server, it gets lower ones, but none below the `least`,
+    below what keeps it to its network, or below what its entry asks for.
     """
 
     default: Tier = "plain"

@@ -232,7 +232,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        return not (self.is_retired or self._end.is_set() or self._serving.done())
+        return not (self.is_retired or self._end.is_set())
 
     async def call(self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT) -> types.CallToolResult:
         self._calls += 1
