@@ -1,6 +1,7 @@
 """The output of commands, text for people or JSON for programs, and the exit codes that scripts may rely on."""
 
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -160,8 +161,12 @@ class Face:
         if sys.stdout is None:
             return
         sys.stdout.flush()
-        self._kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
-        os.dup2(2, 1)
+        kept = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)  # 2 would be the next one if the error stream is closed
+        self._kept = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+        try:
+            os.dup2(2, 1)
+        except OSError:  # there is no error stream
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def _note(self, text: Text) -> None:
         with suppress(OSError):

@@ -4,6 +4,8 @@ import errno
 import io
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -96,3 +98,13 @@ def test_a_warning_that_nobody_can_read_stops_nothing(error: OSError, monkeypatc
     monkeypatch.setattr(shown.err.file, "write", refuse)
     with shown.notices():
         logging.getLogger("forge_tools.embedded").warning("A worker died")
+
+
+@pytest.mark.parametrize("closed", ["", "2>&-"], ids=["with an error stream", "without"])
+def test_a_claimed_output_has_documents_alone(closed: str) -> None:
+    program = "import os; from forge_tools.cli.face import Face; f = Face(); f.claim_output(); os.write(1, b'x'); print(1); f.line({})"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program], capture_output=True, timeout=30
+    )
+
+    assert done.stdout == b"{}\n"
