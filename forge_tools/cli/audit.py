@@ -99,7 +99,7 @@ def seal(
     settings = Settings.load()
     signer = signing_key(settings)
     count = with_store(lambda store: seal_all(store, signer, left_out=left_out), settings)
-    face.tell({"executions": count}, f"{count:,} executions sealed." if count else "Nothing to seal.")
+    face.tell({"executions": count}, f"{counted(count, 'execution')} sealed." if count else "Nothing to seal.")
 
 
 @app.command()

@@ -163,10 +163,8 @@ class Face:
         sys.stdout.flush()
         kept = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)  # 2 would be the next one if the error stream is closed
         self._kept = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="backslashreplace")
-        try:
-            os.dup2(2, 1)
-        except OSError:  # there is no error stream
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Python knows that it was started without an error stream; a library may have opened a file under its number.
+        os.dup2(os.open(os.devnull, os.O_WRONLY) if sys.__stderr__ is None else 2, 1)
 
     def _note(self, text: Text) -> None:
         with suppress(OSError):

@@ -13,6 +13,7 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import moving_line
 from forge_tools.cli.selection import Chosen, filtered, moment
 from forge_tools.cli.services import whoami, with_store
+from forge_tools.cli.text import counted
 from forge_tools.config import Settings
 from forge_tools.model.audit import Pruned, Pruning
 from forge_tools.model.execution import TERMINAL, ExecutionStatus, new_id
@@ -64,13 +65,13 @@ def prune(
     said = {"before": before, "is_dry_run": dry_run}
     if dry_run:
         count = with_store(lambda store: store.retention.count(what), settings)
-        face.tell({"executions": count, **said}, f"{count:,} executions would be deleted.")
+        face.tell({"executions": count, **said}, f"{counted(count, 'execution')} would be deleted.")
         return
     run = PruneRun(new_id(), whoami(), signing_key(settings))
     with moving_line(face, SpinnerColumn(), TextColumn("{task.fields[count]:,} executions deleted"), count=0) as told:
         gone = with_store(lambda store: _prune(store, what, run, batch, told), settings)
     counts = {name: getattr(gone, name) for name in ("executions", "attempts", "events")}
-    executions, attempts, events = (f"{count:,} {name}" for name, count in counts.items())
+    executions, attempts, events = (counted(count, name.removesuffix("s")) for name, count in counts.items())
     face.tell(counts | said | {"run": run.id}, f"{executions}, {attempts} and {events} deleted. Run {run.id}.")
 
 
