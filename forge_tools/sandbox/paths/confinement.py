@@ -23,15 +23,16 @@ ENTER_FOLDER = OPEN_FOLDER | os.O_NOFOLLOW
 OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """To read. O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours."""
 
-MAX_LINKS = 40
+MAX_LINKS = 40  # as many as Linux follows
 
-_SYS_OPENAT2 = 437
+_SYS_OPENAT2 = 437  # on every architecture; Python has no function for it
 _RESOLVE_NO_XDEV = 0x01
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _RESOLVE_CACHED = 0x20
 _MAX_RACES = 64
+# O_PATH: a folder on the way need only be open to pass through, not to list.
 _STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
@@ -59,6 +60,7 @@ class Descriptor:
         self.close()
 
     def __del__(self) -> None:
+        # If a constructor failed, there is nothing to close, and `close` may miss attributes that it needs.
         if self.fd >= 0:
             self.close()
 
@@ -152,6 +154,7 @@ class OpenRoot(Descriptor):
         if not offered.get(os.fstat(self.fd).st_dev):
             return None
         try:
+            # Not beyond a mount point: what is mounted there may block, and only the root's device has been tried.
             fd = self._open_straight(inside, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
         except OSError:
             return None
@@ -335,6 +338,7 @@ class _Walk:
         try:
             return os.open(name, flags, dir_fd=self._here)
         except OSError as error:
+            # Of a symlink O_NOFOLLOW reports ELOOP, but with O_DIRECTORY ENOTDIR, as of a file.
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
             try:

@@ -99,6 +99,7 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
 
     `check` is called between pieces; if it raises, the old file stays as it was, and no temporary one is left.
     """
+    # The old file may have been closed to others: so are the new bytes, until `_dress` copies its permissions.
     mode = 0o600 if replacement.seen else 0o666
     with refusing(place.shown, "write"):
         unnamed = _open_unnamed(place.fd, mode)
@@ -109,6 +110,7 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
             _dress(place, fd, replacement)
             os.fsync(fd)
             if unnamed is not None:
+                # By /proc, as linking a handle takes a capability; to another name, as a link replaces nothing.
                 os.link(f"{_OWN_FILES}/{fd}", temporary, dst_dir_fd=place.fd, follow_symlinks=True)
         finally:
             os.close(fd)

@@ -1,5 +1,6 @@
 """Folders below an open handle: listed, entered and read without ever following a link; detects which have changed."""
 
+import errno
 import os
 import stat
 import time
@@ -9,15 +10,16 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, OPEN_FOLDER, Descriptor, Handle, OpenRoot
-from forge_tools.sandbox.paths.refusals import OUTSIDE, escape_path, refusal, refusing
+from forge_tools.sandbox.paths.confinement import ENTER_FOLDER, OPEN_FILE, Descriptor, Handle, OpenRoot
+from forge_tools.sandbox.paths.refusals import escape_path, refusing
 
 Sighting = tuple[int, int, int]
 """Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
 
 _MAX_BYTES = 64 << 20
 _OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-_COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # on Linux, the source of file times
+# CLOCK_REALTIME_COARSE, which Python does not name: on Linux, the source of file times.
+_COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME
 _TICK_SECONDS = 0.01
 _MAX_PAUSES = 3
 _UNKNOWN = -1
@@ -195,9 +197,9 @@ def _target(folder: Handle, name: str) -> str | None:
     except OSError:
         return ""
     try:
-        os.close(folder.root.open(f"{inside or '.'}/{name}", OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
+        os.close(folder.root.open(f"{inside or '.'}/{name}", OPEN_FILE))
     except OSError as error:
-        if refusal(error, "").code == OUTSIDE:
+        if error.errno == errno.EXDEV:  # any other, such as that of a broken link, does not lead out
             return None
     below = folder.root.below(target) if target.startswith("/") else None
     return escape_path(target if below is None else below)

@@ -90,9 +90,9 @@ class Journal:
                     file.flush()
                     os.fsync(file.fileno())
                 os.rename(f"{self._name}.new", f"{self._name}.json", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # left by another call with this id; `_load` would prefer it
                     os.unlink(f"{self._name}.done", dir_fd=folder.fd)
-                if self._name.startswith("00"):  # occasionally is enough
+                if self._name.startswith("00"):  # one execution in 256: often enough
                     _prune(folder)
             except OSError as error:
                 with suppress(OSError):

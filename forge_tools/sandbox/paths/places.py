@@ -185,6 +185,7 @@ def require_own(folder: int, status: os.stat_result, shown: str) -> None:
 def _is_taken(folder: int) -> bool:
     """Take the lock if it is free; without lock support there is nothing to wait for."""
     try:
+        # POSIX locks (lockf) belong to a process: they would not exclude its other threads.
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno == errno.EWOULDBLOCK:

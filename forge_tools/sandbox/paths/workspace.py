@@ -96,7 +96,7 @@ class Workspace:
         Links are followed, except a last one without `follow`. Nothing is created or changed.
         """
         asked = self._locate(unescape_path(path))
-        if path.endswith(("/", "/.")):
+        if path.endswith(("/", "/.")):  # which names a folder; `_locate` may have dropped the slash
             asked = asked._replace(inside=f"{asked.inside}/", shown=f"{asked.shown}/")
         with refusing(asked.shown):
             place = find_place(asked.root, asked.inside, asked.shown, follow=follow)
