@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from forge_tools.sandbox.processes.trees import (
     EXECUTION,
     INSTANCE,
+    OWNERS,
     Process,
     child_pids,
     descendants,
@@ -94,7 +95,7 @@ class Ending:
 
 def kill_all(tree: Sequence[Process]) -> None:
     """Kill processes and their groups: a group dies at once, so that nothing in it can fork away."""
-    for group in {process.group for process in tree} - {os.getpgrp(), 0}:
+    for group in {process.group for process in tree} - {os.getpgrp(), 0}:  # 0 would mean our own, too
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     for process in tree:
@@ -125,7 +126,7 @@ class ProcessHandle:
             elif not _CAN_HANDLE:
                 os.kill(self.pid, number)
             else:
-                return False
+                return False  # it was gone before it could be held
         except (ProcessLookupError, PermissionError):
             return False
         return True
@@ -257,6 +258,7 @@ class _Search:
 
     def _belonging(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> Iterator[Process]:
         parents = {self._root.pid} if self._root is not None and self._root.send(0) else set()
+        # Even of one that has ended, children and group may live on; other ticks mean that its number was reused.
         seeds = {pid for pid, ticks in self._started.items() if start_ticks(pid) in (0, ticks)}
         groups, closed = set(seeds), {process.group for process in processes if process.pid in self._spare}
         seeds |= parents
@@ -297,8 +299,7 @@ def marked_instances() -> set[str]:
 
 def has_unmarked_descendants(pid: int) -> bool:
     """Whether a descendant of that process cleared its environment, so that only the tree shows where it belongs."""
-    ours = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
-    return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
+    return any(not any(mark.startswith(OWNERS) for mark in marks_of(process.pid)) for process in descendants(pid))
 
 
 def reap_adopted(spare: Collection[int] = ()) -> None:

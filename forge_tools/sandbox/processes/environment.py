@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, OWNERS
 
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _MARKS = (INSTANCE, EXECUTION)  # they identify a process that outlived its body
-_NAMES = tuple(f"{mark}=".encode() for mark in _MARKS)
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
 # The same results on every host, and no interactive prompts.
 _FIXED = {
@@ -47,7 +46,7 @@ def listed_with_marks(environment: Iterable[bytes] | None, execution_id: str, at
     marks = [attempt_mark(execution_id, attempt)]
     if INSTANCE in os.environ:
         marks.append(instance_mark(os.environ[INSTANCE]))
-    return [*(variable for variable in environment if not variable.startswith(_NAMES)), *marks]
+    return [*(variable for variable in environment if not variable.startswith(OWNERS)), *marks]
 
 
 def mapped_with_marks(environment: Mapping[Any, Any] | None, execution_id: str, attempt: int) -> dict[Any, Any]:
@@ -67,7 +66,7 @@ class Marking:
 
     Programs that a process executes inherit `os.environ`. A fork without exec shows its parent's /proc/PID/environ, the
     memory in which the kernel once put its environment. So that memory is overwritten, as programs do that set their
-    own title; the variables move elsewhere first. It also held the passwords in the URLs of the worker. If it cannot be
+    own title; the variables move elsewhere first. It also holds the passwords in the URLs of the worker. If it cannot be
     written (no Linux, a tiny environment) only executed programs are marked.
     """
 

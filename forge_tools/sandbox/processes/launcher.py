@@ -231,6 +231,7 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
 
     The kernel does not kill it with us, but `serve` does.
     """
+    # By hand, since posix_spawnp would search our own PATH instead of the command's.
     folders = environment.get(b"PATH", b"").split(b":")
     names = [command[0]] if b"/" in command[0] else [folder + b"/" + command[0] for folder in folders if folder]
     moves = [(os.POSIX_SPAWN_DUP2, stream, target) for target, stream in enumerate(streams)]
@@ -262,7 +263,7 @@ def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, group: 
         walls.enter(folder, list(map(os.fsdecode, shown)))
         os.umask(int(umask))
         pid = walls.start(lambda: start(command, environment, streams), streams[0])
-        group.leave()
+        group.leave()  # which is killed as a whole
         return pid
 
     supervisor = Supervisor(control, float(grace), group, spares_shells=spares_shells)

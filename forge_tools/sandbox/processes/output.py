@@ -170,6 +170,7 @@ def shortened(
     limit too small for the marker gives only the marker.
     """
     lines = newlines + (not tail.endswith("\n"))
+    # Where to cut depends on the length of the marker, which says where it was cut: so count on the longest one.
     longest = omissions(chars, lines, {"offset": lines, "column": chars}, kept, otherwise)
     form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
     room, slack = max(0, limit - len(longest[form]) - 2), limit // 10

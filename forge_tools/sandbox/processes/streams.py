@@ -13,7 +13,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 _CONTROLS = bytes(code for code in range(128) if CONTROL.match(chr(code)))
 _ESCAPES = re.compile(ESCAPE)
-REDACTED = b"[redacted]"
+REDACTED = b"[redacted]"  # as `secret_names` has it, whose package would bring Pydantic along
 
 
 def is_plain(data: bytes) -> bool:

@@ -18,9 +18,13 @@ SHELL = "FORGE_SHELL"
 MARKS = (INSTANCE, EXECUTION, SHELL, LIMITS)
 """Variables of ours that are no settings."""
 
-KEEPS = "keeper."
-"""How its value begins in programs that keep shells, and in the supervisors that they fork."""
+OWNERS = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
+"""How the marks begin that tie a process to a worker or an attempt."""
 
+KEEPS = "keeper."
+"""How the value of `SHELL` begins in programs that keep shells, and in the supervisors that they fork."""
+
+_MARKED = (*OWNERS, f"{SHELL}=".encode())
 _KEEPER = f"{SHELL}={KEEPS}".encode()
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 """Whether the kernel does (CONFIG_PROC_CHILDREN); else each question reads the whole process table."""
@@ -41,13 +45,13 @@ class Signals:
     """Signals as something to wait for beside handles; each process that waits makes its own."""
 
     def __init__(self, *numbers: signal.Signals) -> None:
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)  # a fork would still write to the pipe of its parent
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._read, write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(write, False)
         for number in numbers:
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: None)  # only of handled signals does Python write the number
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def wait(self, seconds: float | None, *handles: int) -> tuple[list[int], bytes]:
@@ -68,7 +72,7 @@ def adopt_orphans() -> None:
 
 
 def reap(child: int) -> tuple[bool, int | None]:
-    """Collect every child that has ended, adopted ones too. Is any left, and what was the wait status of `child` if it ended?"""
+    """Reap every child that has ended, adopted ones too; return if any is left, and the wait status of `child` if it ended."""
     code = None
     while True:
         try:
@@ -96,7 +100,7 @@ def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
 
 
 def families() -> dict[int, list[Process]]:
-    """The living processes of this machine by their parents."""
+    """Return the living processes of this machine by their parents."""
     children: dict[int, list[Process]] = {}
     for process in process_table():
         children.setdefault(process.parent, []).append(process)
@@ -104,36 +108,36 @@ def families() -> dict[int, list[Process]]:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in ticks since the host did; 0 where it is over, or nobody can tell."""
+    """Return when a process started, in ticks since the host did; 0 if it has ended, or that is unknown."""
     process = process_of(pid)
     return 0 if process is None else process.ticks
 
 
 def is_keeper(marks: Collection[bytes]) -> bool:
-    """Whether who carries these marks keeps shells that outlive their calls, or supervises one: it is nobody's to end but its own.
+    """Whether a process with these marks keeps or supervises shells that outlive their calls: nobody else may end it.
 
-    What only carries the mark of a shell is not spared: below a supervisor nobody meets it, and elsewhere nobody watches
-    it. Nor is what belongs to a worker or an attempt, whatever else it says.
+    A process with the mark of a shell alone is not spared: below its supervisor no search meets it, and elsewhere
+    nobody watches it. Nor is one that belongs to a worker or an attempt, whatever else it claims.
     """
-    is_owned = any(mark.startswith((b"FORGE_INSTANCE=", b"FORGE_EXECUTION=")) for mark in marks)
+    is_owned = any(mark.startswith(OWNERS) for mark in marks)
     return not is_owned and any(mark.startswith(_KEEPER) for mark in marks)
 
 
 def marks_of(pid: int) -> frozenset[bytes]:
-    """The marks that a process carries; none where it is gone or another user's."""
+    """Return the marks that a process carries; none if it is gone or another user's."""
     return marks_in(environment_of(pid))
 
 
 def marks_in(environment: bytes) -> frozenset[bytes]:
-    """The marks among the variables of a process, as its `environ` file has them: `Marking` fills it with zeros."""
+    """Return the marks among the variables in the `environ` file of a process, which `Marking` pads with zeros."""
     variables = environment.rstrip(b"\0").split(b"\0")
-    return frozenset(v for v in variables if v.startswith((b"FORGE_INSTANCE=", b"FORGE_EXECUTION=", b"FORGE_SHELL=")))
+    return frozenset(one for one in variables if one.startswith(_MARKED))
 
 
 def environment_of(pid: int) -> bytes:
-    """What that file has, empty while the process executes a program; a question mark where it is gone.
+    """Return the content of that file: empty while the process executes a program, a question mark if it is gone.
 
-    Of one that keeps its environment to itself, or is another user's, its arguments: `Forker` puts the marks there, too.
+    Of a process that is closed to us, or another user's, return the arguments: `Forker` puts the marks there, too.
     """
     for name in ("environ", "cmdline"):
         try:
@@ -147,7 +151,7 @@ def environment_of(pid: int) -> bytes:
 
 
 def process_of(pid: int) -> Process | None:
-    """One line of the table; None for a process that is over."""
+    """Return one line of the table; None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, parentheses too.
@@ -159,7 +163,7 @@ def process_of(pid: int) -> Process | None:
 
 
 def process_table() -> Iterator[Process]:
-    """The living processes of this machine, those with high numbers first, which are mostly the newest."""
+    """Yield the living processes of this machine, those with high numbers first, which are mostly the newest."""
     if not ON_LINUX:
         yield from process_table_of_ps()
         return
@@ -169,7 +173,7 @@ def process_table() -> Iterator[Process]:
 
 
 def child_pids(pid: int, thread: int = 0) -> list[int]:
-    """The children of a process or one thread of it, ended ones too, by the kernel's own lists; none where it keeps none."""
+    """Return the children of a process or one thread of it, ended ones too; none if the kernel keeps no lists of them."""
     found: list[int] = []
     with contextlib.suppress(OSError):  # it ended meanwhile
         for task in [thread] if thread else os.listdir(f"/proc/{pid}/task"):
@@ -179,7 +183,7 @@ def child_pids(pid: int, thread: int = 0) -> list[int]:
 
 
 def process_table_of_ps() -> Iterator[Process]:
-    """The same from `ps`, where there is no /proc; it does not say when they started."""
+    """Yield the same from `ps`, where there is no /proc; it does not say when they started."""
     with os.popen("ps -axo pid=,ppid=,pgid=,state=") as table:  # noqa: S605,S607  constant text; no /proc here
         for line in table:
             pid, parent, group, state = line.split()[:4]
