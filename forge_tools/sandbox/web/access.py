@@ -96,6 +96,7 @@ def is_public(address: Address) -> bool:
         inner = list(_inside(address))
         if inner:
             return all(map(is_public, inner))
+    # Multicast and reserved addresses may be global as well.
     return address.is_global and not address.is_multicast and not address.is_reserved
 
 

@@ -27,6 +27,7 @@ _HEAD_BYTES = 1 << 16
 _CHUNK = 1 << 16
 _HEAD_SECONDS = 30.0
 _CONNECT_SECONDS = 15.0
+_ACCEPT_AGAIN_SECONDS = 0.1
 _MOST_REFUSED = 50
 
 logger = logging.getLogger("tool.egress")  # what tools log is recorded with their calls
@@ -76,8 +77,12 @@ class Egress:
         with listener:
             listener.settimeout(0)
             while True:
-                connection, _ = await loop.sock_accept(listener)
-                if len(self._tasks) > MOST_CONNECTIONS:
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError:  # this process has no handle to spare, or the client is gone: others will come
+                    await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                    continue
+                if len(self._tasks) > MOST_CONNECTIONS:  # one of them accepts
                     connection.close()
                 else:
                     self._begin(self._serve(connection))

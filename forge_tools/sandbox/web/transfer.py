@@ -121,10 +121,10 @@ async def _once(web: Web, parts: SplitResult, headers: Mapping[str, str], body: 
     with _explained(parts, httpcore):
         async with pool, pool.stream(method, parts.geturl(), headers=[*sent.items()], content=body) as answer:
             told = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in answer.headers]
-            facts = dict(reversed(told))
+            facts = dict(reversed(told))  # of a field that is repeated, the first one counts
             if answer.status in _REDIRECTS and "location" in facts:
                 return _response(parts, answer.status, facts)
-            chunks = _unpacked(answer.aiter_stream(), facts.get("content-encoding", ""))
+            chunks = _unpacked(answer.aiter_stream(), facts.get("content-encoding", "").lower())
             data = bytearray()
             async for chunk in chunks:
                 data += chunk
@@ -169,7 +169,7 @@ async def _unpacked(stream: AsyncIterable[bytes], encoding: str) -> AsyncIterato
 
 class _Zlib:
     def __init__(self) -> None:
-        self._one = zlib.decompressobj(wbits=47)
+        self._one = zlib.decompressobj(wbits=47)  # the format, gzip or zlib, by its header
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         while chunk:

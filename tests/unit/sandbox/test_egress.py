@@ -1,6 +1,8 @@
 """The proxy of commands that may reach certain hosts: whom it connects to, what it refuses, and that it withstands its clients."""
 
 import asyncio
+import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Sequence
 
@@ -176,6 +178,21 @@ async def test_clients_that_say_nothing_or_come_in_hundreds_take_no_more_than_th
         return b" 403 " in await service.ask("CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
 
     await reached(is_served, 30, "nobody is served any more")
+
+
+async def test_a_worker_without_a_handle_to_spare_serves_again_once_it_has_one(service: Service) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as waiting:
+        os.close(free := os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            waiting.connect(service.place)
+            for _ in range(10):  # turns of the loop, in the first of which nobody can be accepted
+                await asyncio.sleep(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert b" 403 " in await service.ask("CONNECT evil.test:443 HTTP/1.1\r\n\r\n")
 
 
 async def test_closing_ends_connections_and_gives_the_port_back(service: Service) -> None:
