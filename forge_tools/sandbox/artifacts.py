@@ -45,7 +45,7 @@ async def keep_text(text: str | Spool, context: ExecutionContext, seconds: float
     if artifacts is None:
         return {}
     whole = _encoded(text) if isinstance(text, str) else text.chunks()
-    fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever its characters are
+    fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 6  # bytes that a lone surrogate takes
     clean = scrubbed_chunks(whole)
     spools = [] if isinstance(text, str) else [text]
     seconds = min(seconds, KEEP_SECONDS)
@@ -137,7 +137,7 @@ class FolderArtifacts:
         found = artifact_id(handle)
         if found is None:
             raise unknown(handle)
-        async with self._refusing(found, handle):
+        async with self._refusing(found):
             size, changed = await asyncio.to_thread(self._find, found, context.session_id)
             if (fd := self._recent.open(found)) is not None:
                 return fd
@@ -157,7 +157,7 @@ class FolderArtifacts:
             return Artifact(id=id, size=size, session_id=session_id)
 
     async def ids(self, session_id: str | None, beginning: str, most: int) -> list[str]:
-        """List the artifacts of a session whose ids begin so, those that it kept last first."""
+        """List the ids of a session's artifacts that begin like this, the most recently kept first."""
         return (await asyncio.to_thread(self._ids, session_id, beginning))[:most]
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
@@ -222,12 +222,12 @@ class FolderArtifacts:
         return [name for _, name in sorted(found, reverse=True)]
 
     @asynccontextmanager
-    async def _refusing(self, found: str, handle: str = "") -> AsyncIterator[None]:
+    async def _refusing(self, found: str) -> AsyncIterator[None]:
         """Turn errors into refusals. Damaged bytes are dropped, so that the right ones can be stored again."""
         try:
             yield
         except FileNotFoundError:
-            raise unknown(handle or f"{SCHEME}{found}") from None
+            raise unknown(f"{SCHEME}{found}") from None
         except ValueError:
             await asyncio.to_thread(self._drop, found)
             raise damaged(f"{SCHEME}{found}") from None
@@ -242,7 +242,7 @@ class FolderArtifacts:
         held = 0
         marks = sorted(session.iterdir(), key=lambda mark: (mark.name == latest, mark.stat().st_mtime_ns), reverse=True)
         for mark in marks:
-            held += int(mark.read_text() or 0)
+            held += int(mark.read_text() or 0)  # a power cut may have emptied it
             if held > self._quota:
                 mark.unlink()
                 if not any(self._owners.glob(f"*/{mark.name}")):

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, pack, write_at
 from forge_tools.errors import SandboxError
 from forge_tools.model import ExecutionContext, PageWish
-from forge_tools.sandbox.artifacts import FolderArtifacts
+from forge_tools.sandbox.artifacts import FolderArtifacts, keep_text
+from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.spools import RECENT_FILES, Gathered, Recent, Spool, fill
 from tests.descriptors import descriptors
 from tests.waiting import within
@@ -132,6 +133,20 @@ async def test_what_is_kept_is_compressed(kept: FolderArtifacts, tmp_path: Path)
     await put(kept, b"the same line\n" * 100_000)
     [only] = stored(tmp_path)
     assert only.stat().st_blocks * 512 < 1_400_000 / 20
+
+
+@pytest.mark.parametrize("char", ["x", "\U0001f600", "\udc80"])
+async def test_an_output_over_the_limit_is_kept_in_part_whatever_its_characters_are(char: str, tmp_path: Path) -> None:
+    kept = FolderArtifacts(tmp_path / "kept", max_bytes=1200)
+    token = REACH.set(Reach(artifacts=kept))
+    try:
+        facts = [await keep_text(char * length, session("s"), 30) for length in (200, 300, 1201)]
+    finally:
+        REACH.reset(token)
+
+    assert ["artifact_error" in one for one in facts] == [False] * 3
+    assert [len(await read(kept, one["artifact"])) <= 1200 for one in facts] == [True] * 3
+    assert "artifact_holds" in facts[2]
 
 
 async def test_an_output_that_no_quota_holds_is_refused(tmp_path: Path) -> None:
