@@ -29,6 +29,7 @@ from forge_tools.setting_types import CATEGORY, QUEUE, RootSettings, WorkspaceSe
 _BEHIND = {"plain": "without walls", "landlock": "behind Landlock, which knows no hosts"}
 _READ, _WRITE = os.R_OK | os.X_OK, os.R_OK | os.W_OK | os.X_OK
 _OURS = Path(__file__).parents[1]
+# To become the user and hand files over, and to find and end its processes.
 _CAPABILITIES = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7, "SYS_PTRACE": 19}
 
 
@@ -142,7 +143,7 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
 
 
 def user_of(settings: Settings, reach: Reach) -> User | None:
-    """Return whom the process lane runs as, once tried that he reaches what tools need; None where nobody else is named."""
+    """Return the user that the process lane becomes, once it is known to reach what tools need; None if none is named."""
     if not settings.run_as:
         return None
     user = User.parse(settings.run_as)
@@ -151,7 +152,7 @@ def user_of(settings: Settings, reach: Reach) -> User | None:
 
 
 def least_for(settings: Settings, tier: str, *, is_set: bool) -> str:
-    """Return the least that may isolate a tool which is to have that tier here. The embedded stack has no other worker to run it.
+    """Return the lowest tier that may replace the one asked for here: the embedded stack has no other worker for the tool.
 
     `is_set` says whether a setting asks for it, not the tool.
     """

@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import IO, Any
 from urllib.parse import urljoin
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # -I and -S omit our own package and what is installed
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
     site.main()
 
@@ -65,7 +65,8 @@ def decode(kind: str, told: dict[str, Any]) -> None:
     except MemoryError:
         facts, data = {"error": f"decoding it takes more than {MEMORY_BYTES >> 20:,} MiB of memory"}, b""
     except Exception as error:  # noqa: BLE001  libraries raise anything for bytes that are not what they seem
-        facts, data = {"error": f"{type(error).__name__}: {str(error).partition(' <')[0]}"[:300]}, b""
+        said = str(error).partition(" <")[0]  # without the repr of the file, which Pillow quotes
+        facts, data = {"error": f"{type(error).__name__}: {said}"[:300]}, b""
     with os.fdopen(1, "wb") as output:
         output.write(json.dumps(facts).encode() + b"\n" + data)
 
@@ -179,8 +180,8 @@ def joined(base: str, target: str) -> str:
 def _markdown(html: str) -> str:
     from html_to_markdown import ConversionOptions, convert
 
-    # Metadata that nobody reads and marks that Markdown lacks would each prevent its fast single pass, which lets no
-    # list begin below 1.
+    # Metadata that nobody reads, and marks that Markdown lacks, would each rule out its fast single pass. That pass
+    # in turn cannot begin a list below 1.
     way = "tier2" if 'start="0"' in html or 'start="-' in html else "auto"
     options = ConversionOptions(extract_metadata=False, highlight_style="none", tier_strategy=way)
     try:

@@ -68,6 +68,7 @@ class HostIndex:
         sights = [(sight, digest) for one, digest in files if (sight := _sight(one))]
 
         def write(connection: sqlite3.Connection) -> None:
+            # A transaction that began by reading would fail at its first write, if another has written since.
             connection.execute("BEGIN IMMEDIATE")
             [[used]] = connection.execute(_USED)
             for table in ("files", "facts") if used > _MOST_BYTES else ():
@@ -82,7 +83,7 @@ class HostIndex:
             self._with(write, None)
 
     def skip(self, digest: str, after: float = 0.0) -> None:
-        """Block work on that file for a day, starting in `after` seconds: a process that it kills cannot record that."""
+        """Block work on that file for a day, starting in `after` seconds; recorded first, as it may kill the process."""
         row = (digest, time.time() + after)
         self._with(lambda connection: connection.execute("INSERT OR REPLACE INTO skipped VALUES (?, ?)", row), None)
 

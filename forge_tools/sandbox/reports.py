@@ -31,7 +31,7 @@ MESSAGE_CHARS = 500
 ROWS_PER_STEP = 500
 """After every so many rows of output, the rate halves again: a call that writes for days would have thousands."""
 
-_MOST_COUNTED = 1 << 53
+_MOST_COUNTED = 1 << 53  # a child may claim any number, but a column holds 63 bits
 
 _Source = tuple[Stream, int | None]
 """The stream, and the level of a log message."""
@@ -54,7 +54,7 @@ class ReportBuffer(Reporter):
         self._news = news
         self._interval = interval
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # a signal handler, or a finalizer, may print while this thread holds it
         self._is_closed = False
         self._is_told = False
         self._progress: tuple[float, float | None, str | None] | None = None

@@ -250,6 +250,7 @@ def _json(fd: int) -> dict[str, Any]:
         os.close(fd)
     if not isinstance(found, dict):
         return {}
+    # A state that does not exist counts as lost: without any, the shell would seem not to have been started.
     states = {"state": ShellStatus.LOST.value} if "state" in found else {}
     return states | {name: value for name, value in found.items() if _is_sound(name, value)}
 

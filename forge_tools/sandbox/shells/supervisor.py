@@ -156,6 +156,7 @@ class Shell:
         self._folder = folder
         self._spool = Segments(folder, spool_bytes)
         self._stream = StreamScrubber(withheld)
+        # With a writer of its own, the pipe never comes to an end of file.
         self._orders = os.open(ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         self._lease = _Lease(folder, lease_seconds)
         self._output = -1
@@ -231,7 +232,7 @@ class Shell:
         self._facts |= {"ended_by": by, "processes": len(self._tree())}
 
     def _tree(self) -> list[Process]:
-        return list(descendants(os.getpid(), with_shells=True))
+        return descendants(os.getpid(), with_shells=True)
 
     def _reap(self) -> bool:
         is_any_left, code = reap(self._child)
@@ -300,7 +301,7 @@ def serve() -> None:
     with suppress(OSError):  # there are no groups
         Limits.given().rest().enter(os.getpid())
     requests = open_requests()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody needs to wait for supervisors
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # supervisors are then reaped by the kernel
     while True:
         data, handles, _, _ = socket.recv_fds(requests, 1, 4)
         if not data:
