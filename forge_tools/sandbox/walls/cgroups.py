@@ -35,7 +35,7 @@ class Cgroup:
     def __init__(self, path: str = "", memory: int = 0, processes: int = 0) -> None:
         self._path, self._name, self._has_us = path, os.path.basename(path), False
         self._bounds = {"pids.max": processes or "max", "memory.max": memory or "max"}
-        if memory:
+        if memory:  # no swap on top of it; and what shares it is one piece of work, which ends whole
             self._bounds |= {"memory.swap.max": 0, "memory.oom.group": 1}
         self._leaving: Thread | None = None
 

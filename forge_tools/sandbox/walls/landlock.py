@@ -96,7 +96,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         return
     try:
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            rights &= _OF_FILES
+            rights &= _OF_FILES  # the kernel refuses a rule with any other right to a file
         checked("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, fd), 0)
     finally:
         os.close(fd)

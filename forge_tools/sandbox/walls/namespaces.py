@@ -69,10 +69,10 @@ def fork(*, network: str) -> int:
                 _map_users(between)
                 ours.send(b"mapped")
                 said = ours.recv(16)
-            pid = int(said or -errno.ECHILD)  # somebody killed it
+            pid = int(said or -errno.ECHILD)  # nothing: somebody killed it
         finally:
             ours.close()
-            with contextlib.suppress(ChildProcessError):  # who ignores SIGCHLD has none to wait for
+            with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel has reaped it
                 os.waitpid(between, 0)
     if pid < 0:
         raise OSError(-pid, os.strerror(-pid))
@@ -82,6 +82,7 @@ def fork(*, network: str) -> int:
 def furnish(shown: Iterable[str]) -> None:
     """Give this process, the first of its namespaces, a new root with devices, /proc, /tmp and what is `shown`."""
     os.umask(0o022)
+    # Not private: what the machine unmounts later would otherwise stay mounted, and in use, in here.
     _mount(None, "/", flags=_RECURSIVE | _SLAVE)
     _mount("tmpfs", "/proc", "tmpfs", _NO_SUID | _NO_DEVICES, _ROOM)  # a folder that every machine has
     os.mkdir(f"/proc{_OLD}", 0o700)
@@ -135,14 +136,14 @@ def close_off() -> None:
 
 
 class Numbers:
-    """The numbers that processes of these namespaces have outside. To be made before there is another root."""
+    """The numbers that processes of these namespaces have outside. Create it before `furnish`, by the machine's /proc."""
 
     def __init__(self) -> None:
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.own = int(os.readlink("self", dir_fd=self._proc))
 
     def of_first_child(self) -> int:
-        """That of the first child that this process still has; 0 where the kernel keeps no list of them."""
+        """Return the number of the first child that this process still has; 0 if the kernel keeps no list of them."""
         with contextlib.suppress(OSError, IndexError):
             path = f"{self.own}/task/{self.own}/children"
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
@@ -172,7 +173,7 @@ def _leave(line: socket.socket, network: str) -> None:
         apart = _NETWORK if network != HOST else 0
         checked("unshare", _USER | _PID | _MOUNT | _IPC | _UTS | apart)
         line.send(b"left")
-        if not line.recv(16):  # who asked is gone
+        if not line.recv(16):  # the requester is gone
             os._exit(0)
         if apart:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -194,7 +195,7 @@ def _map_users(pid: int) -> None:
                     ranges = [line.split() for line in file]
                 write(f"/proc/{pid}/{kind}", "".join(f"{first} {first} {many}\n" for first, _, many in ranges))
             return
-    write(f"/proc/{pid}/setgroups", "deny")
+    write(f"/proc/{pid}/setgroups", "deny")  # or the kernel would take no gid_map from who is not root
     write(f"/proc/{pid}/uid_map", f"{os.geteuid()} {os.geteuid()} 1")
     write(f"/proc/{pid}/gid_map", f"{os.getegid()} {os.getegid()} 1")
 

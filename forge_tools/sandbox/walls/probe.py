@@ -32,7 +32,7 @@ class Given:
     """Why commands cannot be kept in them; empty where they can."""
 
     def of_commands(self, asked: str) -> str:
-        """The tier of commands that are to have that one: it or the next above that there is here, else the highest."""
+        """Return the tier for commands that ask for that one: it, or the next higher one there is, else the highest."""
         lacking = {LANDLOCK: self.tier != LANDLOCK, NAMESPACE: bool(self.no_namespaces)}
         here = [tier for tier in TIERS if not lacking.get(tier)]
         return next((tier for tier in here if TIERS.index(tier) >= TIERS.index(asked)), here[-1])
@@ -65,7 +65,7 @@ def given() -> Given:
 
 
 def _refused(attempt: Callable[[], bool]) -> str:
-    """Why it fails in a child of ours; empty where it holds."""
+    """Return why it fails in a child of ours; empty if it holds."""
     pid = os.fork()
     if pid == 0:
         _end_with(attempt)
@@ -102,7 +102,7 @@ def _furnished() -> bool:
 
 
 def _in_namespaces(attempt: Callable[[], bool]) -> bool:
-    """Called in a child of ours, whose own child is in them. The error that the attempt raised there is raised here."""
+    """Make the attempt in a child in namespaces; called in a child of ours. An OSError raised there is raised here."""
     adopt_orphans()
     if (pid := namespaces.fork(network=namespaces.NONE)) == 0:
         _end_with(attempt)

@@ -55,9 +55,9 @@ def applied() -> Profile | None:
 
 
 def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
-    """What every program here reads: the system without what of it is `closed`, and where Python and what it imports lie.
+    """Return what every program here reads: the system except what is `closed`, Python, and where it imports from.
 
-    A folder on the import path in which something closed lies is not opened at all: what was not imported before cannot be then.
+    A folder on the import path in which something closed lies is not opened at all: nothing more can be imported from it.
     """
     shut = _real(closed)
     system = [part for folder in (*SYSTEM, *LINKED) for part in parts(os.path.realpath(folder), shut)]
@@ -66,7 +66,7 @@ def needed_to_run(closed: Iterable[str]) -> tuple[str, ...]:
 
 
 def parts(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
-    """The folder, or what lies in it but for what is `shut`: real paths all."""
+    """Yield the folder, or what lies in it except what is `shut`; all are real paths."""
     if not _holds_any(folder, shut):
         yield folder
     elif folder not in shut and os.path.isdir(folder):
@@ -75,7 +75,7 @@ def parts(folder: str, shut: tuple[str, ...]) -> Iterator[str]:
 
 
 def shared_memory(closed: Iterable[str]) -> tuple[str, ...]:
-    """Where it is, unless something closed lies there, too."""
+    """Return where it is, unless something closed lies there, too."""
     return () if _holds_any(SHARED_MEMORY, _real(closed)) else (SHARED_MEMORY,)
 
 

@@ -60,7 +60,7 @@ _CALLS = {  # name: (x86_64, aarch64)
 }
 _ELSEWHERE = {"clone", "clone3", "socket", "truncate", "open", "openat", "openat2", "landlock_create_ruleset"}
 FORBIDDEN = tuple(name for name in _CALLS if name not in _ELSEWHERE)
-INTERNET = frozenset({int(socket.AF_INET), int(socket.AF_INET6), 16})
+INTERNET = frozenset({int(socket.AF_INET), int(socket.AF_INET6), 16})  # AF_NETLINK, which Python names on Linux alone
 """With the family by which programs learn of the interfaces of this machine."""
 
 
@@ -98,12 +98,14 @@ def program(calls: tuple[str, ...], families: frozenset[int] | None, truncation:
     """Return the filter that `refuse` loads with these; a process that was forked later has it, too."""
     architecture, column = _MACHINES[os.uname().machine]
     refused = [_CALLS[name][column] for name in calls]
+    # Another architecture, such as that of 32-bit programs, has other numbers; so has x32, under the same architecture.
     parts = [_step(_LOAD, _ARCHITECTURE), _step(_EQUAL, architecture, 1), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
     if column == 0:
         parts += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     parts += [_step(_EQUAL, number, len(refused) - at) for at, number in enumerate(refused)]
     parts += [_step(_ALWAYS, 1), _step(_RETURN, _ERRNO | error)]
-    # What cannot be looked into from here is not there: the C library then takes `clone`, and who opens files `openat`.
+    # A filter cannot read what these calls point to. So they do not exist: the C library falls back on `clone`,
+    # programs on `openat`.
     for name in ("clone3",) if truncation else ("clone3", "openat2"):
         parts += [_step(_EQUAL, _CALLS[name][column], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
     parts += [
