@@ -36,7 +36,7 @@ _SHAPES = (
     r"\bpypi-[\w-]{50,}",
     r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON Web Token
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]+?-----END [A-Z ]*PRIVATE KEY-----",
-    r"(?<=earer )[\w.~+/-]{16,}=*",
+    r"(?<=earer )[\w.~+/-]{16,}=*",  # after Bearer or bearer
     r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password in a URL
 )
 

@@ -202,6 +202,7 @@ def _suite() -> "Suite":
 def _bound_to(execution_id: str, tool: str, shown: str) -> bytes:
     """Return what must be equal for decryption: moved to another call, or beside altered parameters, it fails."""
     parts = (_PURPOSE, execution_id.encode(), *(text.encode("utf-8", "surrogatepass") for text in (tool, shown)))
+    # Each after its length, so that no text can move from one part into the next.
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 

@@ -49,6 +49,7 @@ _CHARACTER = (
 _BEGUN = rf"{_HIGH}(?:\\+(?:u{_DIGIT}{{0,3}})?)?|u{_DIGIT}{{0,3}}|u\{{{_DIGIT}{{0,6}}|U{_DIGIT}{{0,7}}|x{_DIGIT}?|[0-3][0-7]?"
 _LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"f": b"\f", b"t": b"\t", b"v": b"\v"}
 
+# Dumps as xxd, hexdump -C and od write them: an offset, digits, often the characters beside them.
 _GUTTER = r"[^\r\n]{0,120}"
 _OFFSET = rf"\r?\n0{_DIGIT}{{5,15}}"
 _OFFSET_BEGUN = rf"(?:\r|\r?\n(?:0{_DIGIT}{{0,15}})?)"
@@ -228,6 +229,7 @@ class Reading:
         matches = list(rule.tokens.finditer(data)) if rule.tokens is not _AS_IT_IS.tokens else []
         said = [_meant(match) for match in matches]
         self._starts, self._ends = [match.start() for match in matches], [match.end() for match in matches]
+        # By match: how many bytes shorter than the data the text is before it, and where it ends in the text.
         self._lost = [0, *accumulate(len(match[0]) - len(one) for match, one in zip(matches, said, strict=True))]
         self._until = [end - lost for end, lost in zip(self._ends, self._lost[1:], strict=True)]
         kept = map(data.__getitem__, map(slice, [0, *self._ends], [*self._starts, len(data)]))

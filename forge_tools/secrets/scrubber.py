@@ -74,6 +74,7 @@ def _in_base64(data: bytes) -> Iterable[str]:
     yield b64encode(data).decode().rstrip("=")
     if len(data) >= _LEAST_ENCODED:
         for before in range(3):
+            # Only characters all of whose six bits are the secret's: those at both ends depend on its neighbours.
             start, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
             yield b64encode(bytes(before) + data).decode()[start:end]
 
