@@ -24,7 +24,7 @@ _GENERIC = frozenset({OCTETS, "application/zip", "text/plain"})
 _CLAIM = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}", re.ASCII)
 """The beginning of a claim that counts, without parameters such as a charset."""
 
-_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (  # the first match counts
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
     (0, b"GIF87a", "image/gif"),
@@ -72,6 +72,7 @@ class Found:
 
 def media_type(head: bytes) -> str:
     for at, magic, kind in _MAGIC:
+        # At 8, RIFF files have their kind.
         if head.startswith(magic, at) and (at != 8 or head.startswith(b"RIFF")):
             return kind
     return OCTETS if is_binary(head) else "text/plain"
@@ -97,6 +98,7 @@ def find(head: bytes, tail: bytes, size: int, *, claim: str | None = None, name:
     is_claim = _CLAIM.match(claim or "")
     claim = is_claim[0] if is_claim else (mimetypes.guess_type(name)[0] if name else None)
     is_shown = claim is None or claim.startswith(("image/", "audio/", "video/"))
+    # A claim narrows down what the bytes leave open, but makes no text of binary or the reverse, and no media of it.
     if claim is not None and not is_shown and told in _GENERIC and claim.startswith(TEXTS) == (told == "text/plain"):
         return Found(claim, "file")
     if told == OCTETS and claim is not None and claim.startswith("audio/"):
@@ -145,7 +147,7 @@ def _jpeg(head: bytes) -> tuple[int, int] | None:
     at = 2
     while at + 9 <= len(head) and head[at] == 0xFF:
         marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
-        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:
+        if 0xC0 <= marker <= 0xCF and marker not in {0xC4, 0xC8, 0xCC}:  # those are tables and reserved, no frames
             height, width = struct.unpack_from(">HH", head, at + 5)
             return width, height
         at += 1 if marker == 0xFF else 2 + max(length, 2)

@@ -26,9 +26,9 @@ MAX_PACKED_BYTES = PART_BYTES + 4096
 DRAFT_SECONDS = 3600.0
 """A draft that nobody has written to for so long was left by a process that was killed."""
 
-_PARTS_AT_ONCE = 8  # after which whoever waits may be cancelled
+_PARTS_AT_ONCE = 8  # a thread cannot be cancelled, so it returns this often
 _DRAFT = ".forge-draft-"
-_PLAIN = b"\0"  # how a part begins that is not compressed: no compressed one does
+_PLAIN = b"\0"  # begins a part that is not compressed; zlib begins none with it
 _HEADER = 5  # that byte, and a checksum
 
 _LEVEL = 1  # a third of the time of the default for a tenth more bytes
@@ -72,7 +72,8 @@ def _packed(data: bytes, media_type: str) -> tuple[bytes, ...]:
 def unpack(data: bytes, number: int, size: int, *, is_checked: bool = True) -> bytes:
     """Return the content of that part of an artifact of `size` bytes, verified by its checksum.
 
-    Whoever holds the whole against its id may leave out the check. Its length must be exactly that of the part, so even a forged part cannot exceed the limit.
+    Whoever compares the whole with its id may leave out the check. The length must be exactly that of the part, so
+    even a forged part cannot exceed the limit.
 
     Raises:
         ValueError: it is damaged.
@@ -222,10 +223,10 @@ class ArtifactFiles:
             return Draft(media_type, self.folder / f"{_DRAFT}{secrets.token_hex(8)}")
 
     def publish(self, draft: Draft, id: str) -> bool:
-        """Make a draft the file of that artifact, in place of any earlier one; again, only return whether it is still there."""
+        """Make a draft the file of that artifact, replacing any earlier one; return whether it is there. May be repeated."""
         with self._root() as root:
             if draft.path is not None:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # renamed before, by a transaction that is tried again
                     os.rename(draft.path.name, id, src_dir_fd=root, dst_dir_fd=root)
             os.fsync(root)
         return self.is_there(id)
