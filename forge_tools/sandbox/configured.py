@@ -1,4 +1,4 @@
-"""The workspaces of this host according to its settings, who works in them, and behind what. A separate module: tools load no settings.
+"""The workspaces of this host according to its settings, user and walls. A separate module: tools load no settings.
 
 What is wrong raises a ConfigurationError that names the setting; the docstrings below do not repeat that.
 """

@@ -297,7 +297,7 @@ class ScrubbingReporter(Reporter):
         known.put(text)
 
     def end(self) -> None:
-        """Send what was held back: the call is over."""
+        """Send what was held back, at the end of the call."""
         for text in tuple(self._streams.values()):
             text.end()
 

@@ -105,7 +105,7 @@ class Spool(UnnamedFile):
             at, room = self._place(start)
             with self._in_use:
                 part = os.pread(self.fd, min(end - start, room), at)
-            if not part:  # whoever runs as our user may cut it off: do not wait for the rest
+            if not part:  # another process of our user may have cut it off: do not wait for the rest
                 raise OSError("a spooled output was cut off")
             data += part
             start += len(part)
@@ -224,7 +224,7 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
         for path in sorted(parent.glob(f"{prefix}*")):
             # It may be a link or a file, somebody else's, or gone by now.
             with suppress(OSError), Descriptor(os.open(path, ENTER_FOLDER)) as folder:
-                facts = os.fstat(folder.fd)  # as it is made for this user, whoever may pass through it?
+                facts = os.fstat(folder.fd)  # is it ours, and closed to others, except to pass through?
                 if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) & ~0o011 == 0o700:
                     fcntl.flock(folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     _remove(path, folder.fd)

@@ -85,8 +85,8 @@ async def run(  # noqa: PLR0913  all but the command are named
 
     `start` is `Around.start` of its walls; by default there are none. `egress` is the proxy of a network that has one.
 
-    Without `stderr` both streams go to `stdout` in true order. The command is over when its own process is; what it leaves
-    behind is stopped. When this returns or raises, cancellation included, nothing of the process tree is left.
+    Without `stderr` both streams go to `stdout` in true order. The command is over when its own process ends; what that
+    leaves behind is stopped. When this returns or raises, cancellation included, nothing of the process tree is left.
     """
     running = _Running(command[0], egress)
     try:
@@ -127,7 +127,7 @@ class ControlLine:
         return bool(self.facts.keys() & _ENDS)
 
     def end(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # not closed: what its supervisor still reports is awaited
             self._control.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class _Running:
 class _Reader:
     """Feeds one pipe to its sink until the end of file, until the sink has enough, or until closed.
 
-    After a little it pauses: who writes line by line would otherwise wake us for each, and share its processors with us.
+    After a small read it pauses: a command that writes line by line would otherwise wake us for each.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class Spare:
             self.pid, refusal = fork(walls)
             if self.pid == 0:
                 try:
-                    os.setpgid(0, 0)  # whoever kills a command that has no group of its own yet, kills ours
+                    os.setpgid(0, 0)  # a command is in it until it has its own: killing that must spare the launcher
                     for handle in (self._ours.fileno(), *private):
                         os.close(handle)
                     _serve_next(theirs, enclosure(walls, refusal), start, group, spares_shells=spares_shells)
@@ -278,7 +278,7 @@ def keep_private(*handles: int) -> None:
 
 
 def packed(*lists: Sequence[str]) -> bytes:
-    """Return a request as it is sent: its length, then, separated by NULs, how long the lists are, and what is in them."""
+    """Return a request as it is sent: its length; then, separated by NULs, the lengths of the lists and their items."""
     counts = ",".join(str(len(one)) for one in lists)
     request = b"\0".join(os.fsencode(field) for field in chain([counts], *lists))
     return _LENGTH.pack(len(request)) + request

@@ -111,7 +111,7 @@ class Forker:
                     (os.POSIX_SPAWN_OPEN, 1, self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
-                setsid=True,
+                setsid=True,  # neither Ctrl-C nor the end of a terminal is for it
                 setsigmask=(),
             )
         self._requests = ours
@@ -172,7 +172,7 @@ SPAWNER = Spawner()
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The walls around one command, none by default; `shown` is what this one sees besides what all behind them do."""
+    """The walls around one command, none by default; `shown` is what this one sees that others behind them do not."""
 
     spawner: Spawner = SPAWNER
     shown: Sequence[str] = ()

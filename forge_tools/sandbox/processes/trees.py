@@ -1,4 +1,4 @@
-"""Process trees: who descends from whom, and whose marks each carries. The standard library alone: launchers load little."""
+"""Process trees: what descends from what, and the marks of each. The standard library alone: launchers load little."""
 
 import contextlib
 import os

@@ -74,7 +74,7 @@ class NewShell:
 
 def hostname_of(reach: Reach) -> str:
     """Return the name of this host as the ids of its shells show it."""
-    return _NOT_IN_NAMES.sub("-", reach.hostname or socket.gethostname())[:200]
+    return _NOT_IN_NAMES.sub("-", reach.hostname or socket.gethostname())[:200]  # ids with it name folders
 
 
 def shells_folder(reach: Reach, *, is_made: bool = False) -> Path:
@@ -103,7 +103,7 @@ def start(folder: Path, hostname: str, shell: NewShell, *, place: int, stdin: by
     handle = shell_id(hostname, shell.digits())
     environment = {**_shell_environment(handle, shell.env), **around.variables, **shell.env}
     try:
-        (folder / handle).mkdir(mode=0o700)
+        (folder / handle).mkdir(mode=0o700)  # of several deliveries of one call, one succeeds
     except FileExistsError:
         return _started_before(folder, handle)
     except OSError as error:

@@ -208,7 +208,7 @@ def controllers(base: str, which: str = "controllers") -> list[str]:
 
 
 def _take_turn(lock: io.TextIOWrapper) -> None:
-    """Lock it, so that one worker at a time divides; but do not wait for ever, since whoever may read it can lock it."""
+    """Lock it, so that one worker at a time divides; but not for ever, since anybody who may read it can lock it."""
     deadline = time.monotonic() + _TURN
     while True:
         try:

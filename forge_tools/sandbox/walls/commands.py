@@ -71,7 +71,7 @@ class _Namespaces(Enclosure):
     def give_way_out(self, control: int) -> None:
         if self._way_out is not None:
             with self._way_out, socket.socket(fileno=os.dup(control)) as line, contextlib.suppress(OSError):
-                socket.send_fds(line, [b"listening 0\n"], [self._way_out.fileno()])  # whoever is gone needs none
+                socket.send_fds(line, [b"listening 0\n"], [self._way_out.fileno()])  # an owner that is gone needs none
 
     def enter(self, folder: int, words: Sequence[str]) -> None:
         if self._refusal is not None:
@@ -169,7 +169,7 @@ def _of(kind: str, words: Sequence[str]) -> Iterator[str]:
 def _remove(folder: str) -> None:
     for path, folders, files in os.walk(folder, topdown=False):
         for name in (*folders, *files):
-            with contextlib.suppress(OSError):  # closed by the command itself: whoever starts next tries again
+            with contextlib.suppress(OSError):  # closed by the command itself: the next one to start tries again
                 remove = os.rmdir if name in folders and not os.path.islink(f"{path}/{name}") else os.unlink
                 remove(f"{path}/{name}")
     with contextlib.suppress(OSError):

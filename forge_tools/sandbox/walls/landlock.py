@@ -10,7 +10,7 @@ from forge_tools.sandbox.walls import seccomp
 from forge_tools.sandbox.walls.privileges import ON_LINUX, checked, drop_capabilities, gain_nothing
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-"""What programs may write to besides."""
+"""What programs may write to in addition."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _VERSION = 1

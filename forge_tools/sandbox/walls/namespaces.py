@@ -115,7 +115,7 @@ def has_proxy(network: str) -> bool:
 
 
 def open_way_out() -> socket.socket:
-    """Open the port of the proxy in this network. Whoever is given it serves it, from any other network."""
+    """Open the port of the proxy in this network. Its holder can serve it from any other network."""
     listener = socket.create_server(PROXY)
     listener.set_inheritable(False)
     return listener
@@ -195,7 +195,7 @@ def _map_users(pid: int) -> None:
                     ranges = [line.split() for line in file]
                 write(f"/proc/{pid}/{kind}", "".join(f"{first} {first} {many}\n" for first, _, many in ranges))
             return
-    write(f"/proc/{pid}/setgroups", "deny")  # or the kernel would take no gid_map from who is not root
+    write(f"/proc/{pid}/setgroups", "deny")  # or the kernel refuses a gid_map from anybody but root
     write(f"/proc/{pid}/uid_map", f"{os.geteuid()} {os.geteuid()} 1")
     write(f"/proc/{pid}/gid_map", f"{os.getegid()} {os.getegid()} 1")
 

@@ -86,7 +86,7 @@ def _end_with(attempt: Callable[[], bool]) -> NoReturn:
 
 
 def _walled() -> bool:
-    """Whether a folder that opens before stays closed behind walls, and no socket is to be had."""
+    """Whether a folder that could be opened before is closed behind walls, and no socket can be made."""
     os.listdir("/")
     Profile().apply(os.devnull)
     os.close(os.open(os.devnull, os.O_WRONLY))

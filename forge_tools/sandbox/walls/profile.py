@@ -34,7 +34,7 @@ _applied: "Profile | None" = None
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is open besides the devices, and whether the network is."""
+    """What is open in addition to the devices, and whether the network is."""
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ def behind_landlock(environment: dict[str, str], closed: Iterable[str], opened: 
 
 
 def of_workspace(roots: Sequence[tuple[str, bool]], hidden: Iterable[str], cache: str) -> list[str]:
-    """List what one command sees besides: the roots of its workspace (path, is read-only) without what is `hidden`, and its cache."""
+    """List what one command sees in addition: its workspace's roots (path, is read-only) except what is `hidden`, and its cache."""
     places = [place for path, is_read_only in roots for place in _root(os.path.realpath(path), is_read_only)]
     covered: list[tuple[str, str]] = []
     for path in _real(hidden):

@@ -46,6 +46,7 @@ def variables(network: str) -> dict[str, str]:
         return {}
     proxy, local = f"http://{PROXY[0]}:{PROXY[1]}", "localhost,127.0.0.1,::1"
     names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    # Node.js minds the others only if it is told to.
     return dict.fromkeys(names, proxy) | {"NO_PROXY": local, "no_proxy": local, "NODE_USE_ENV_PROXY": "1"}
 
 
