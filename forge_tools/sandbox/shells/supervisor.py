@@ -8,6 +8,7 @@ import base64
 import errno
 import fcntl
 import json
+import math
 import os
 import signal
 import socket
@@ -220,7 +221,8 @@ class Shell:
             for order in os.read(self._orders, 4096).splitlines():
                 with suppress(ValueError, KeyError):  # only our user can write there, perhaps carelessly
                     name, grace = order.split()
-                    self._end(_ASKS[name], float(grace), "kill")
+                    if not math.isnan(seconds := float(grace)):  # a deadline that never comes, and that none precedes
+                        self._end(_ASKS[name], seconds, "kill")
 
     def _end(self, number: int, grace: float, by: str) -> None:
         deadline = time.monotonic() + (0.0 if number == signal.SIGKILL else grace)

@@ -161,7 +161,7 @@ def test_a_second_order_may_be_sharper_and_never_milder(folder: Path, marker: st
 def test_words_that_are_not_an_order_are_passed_over(folder: Path) -> None:
     with run_shell(folder, "sleep 61") as shell:
         fd = os.open(folder / shell.id / "orders", os.O_WRONLY | os.O_NONBLOCK)
-        os.write(fd, b"\nHUH 3\nTERM\nTERM x\n\xff\xfe 1 2 3\n")
+        os.write(fd, b"\nHUH 3\nTERM\nTERM x\nTERM nan\n\xff\xfe 1 2 3\n")
         os.close(fd)
         time.sleep(0.05)  # nothing must come of it
         assert not has_ended(shell)
