@@ -19,6 +19,8 @@ MAX_PIXELS = 64_000_000
 OCTETS = "application/octet-stream"
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """The types that models can be shown."""
+# Of host names and literals: some refuse any text, and a megabyte of punycode takes minutes.
+_NOT_OF_TEXTS = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"})
 _GENERIC = frozenset({OCTETS, "application/zip", "text/plain"})
 
 _CLAIM = re.compile(r"[\w.+-]{1,100}/[\w.+-]{1,100}", re.ASCII)
@@ -56,7 +58,8 @@ def text_codec(name: str) -> str | None:
         codec = codecs.lookup(name)
     except (LookupError, ValueError):  # ValueError: a NUL, or a lone surrogate
         return None
-    return codec.name if codec._is_text_encoding else None  # noqa: SLF001  the standard library offers no public way to ask
+    is_text = codec._is_text_encoding and codec.name not in _NOT_OF_TEXTS  # noqa: SLF001  there is no public way to ask
+    return codec.name if is_text else None
 
 
 @dataclass(frozen=True, slots=True)

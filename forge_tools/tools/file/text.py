@@ -43,7 +43,6 @@ _MAGIC = (
     (b"\x00asm", "WebAssembly module"),
 )
 _ODD_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\x08\x1b"))
-_NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")
 _WITH_MARK = {
     "utf-8-sig": b"\xef\xbb\xbf",
     "utf_8_sig": b"\xef\xbb\xbf",
@@ -74,7 +73,7 @@ def sniff(sample: bytes, asked: str | None) -> Encoding:
     bom, name = next(((mark, name) for mark, name in _BOMS if sample.startswith(mark)), (b"", "utf-8"))
     if asked is not None:
         codec = text_codec(asked)
-        if codec is None or codec in _NOT_FOR_FILES:
+        if codec is None:
             raise LookupError(asked)
         name = "utf-8" if codec == "utf-8-sig" else codec
         bom = bom if (bom, name) in _BOMS else b""

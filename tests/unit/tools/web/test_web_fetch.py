@@ -187,6 +187,13 @@ async def test_a_page_is_read_in_the_encoding_that_it_has(body: bytes, kind: str
     assert (await fetch({"/": page(body, kind)})).output.endswith("\n\n日本")
 
 
+@pytest.mark.parametrize("charset", ["idna", "punycode", "undefined", "unicode-escape", "hex"])
+async def test_an_encoding_of_anything_but_texts_is_not_believed(charset: str) -> None:
+    result = await fetch({"/": page("日本".encode(), f"text/plain; charset={charset}")})
+
+    assert str(result.output).endswith("日本")
+
+
 @pytest.mark.parametrize("encoding", PACKERS)
 async def test_a_bomb_is_given_up_before_it_is_unpacked(encoding: str) -> None:
     bomb = PACKERS[encoding](bytes(200 << 20))
