@@ -35,7 +35,8 @@ _SHAPES = (
     r"\bhf_[A-Za-z0-9]{30,}\b",
     r"\bpypi-[\w-]{50,}",
     r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON Web Token
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]+?-----END [A-Z ]*PRIVATE KEY-----",
+    # Up to the next five dashes: else each BEGIN without an END would search the rest of the text.
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-(?!----)[^-]*)*-----END [A-Z ]*PRIVATE KEY-----",
     r"(?<=earer )[\w.~+/-]{16,}=*",  # after Bearer or bearer
     r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password in a URL
 )

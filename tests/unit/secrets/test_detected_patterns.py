@@ -1,5 +1,7 @@
 """Secrets are known by their looks, if that is asked for."""
 
+import time
+
 import pytest
 
 from forge_tools.config import Settings
@@ -30,6 +32,7 @@ BASH = ToolSpec(
         "hf_" + "a1" * 17,
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
         "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,77\n\nMIIB\n-----END RSA PRIVATE KEY-----",
     ],
 )
 def test_well_known_shapes_are_found_and_only_they_are_hidden(secret: str) -> None:
@@ -61,6 +64,15 @@ def test_what_stands_where_secrets_stand_is_one(text: str, shown: str) -> None:
 )
 def test_plain_texts_are_left_alone(text: str) -> None:
     assert SecretDetector(BASH, Patterns([WELL_KNOWN])).part({"command": text}) is None
+
+
+def test_keys_that_begin_and_never_end_cost_no_more_than_their_length() -> None:
+    patterns, begun = Patterns([WELL_KNOWN]), "-----BEGIN PRIVATE KEY-----\n" * 8000
+
+    began = time.process_time()
+    assert patterns.found_in(begun) == []
+
+    assert time.process_time() - began < 2, "each that searches the whole text takes ten seconds together"
 
 
 def test_own_patterns_are_looked_for_too() -> None:
