@@ -38,7 +38,7 @@ async def decoded(
             timeout=min(SECONDS, seconds),
             stdin=source,
             stdout=take,
-            stderr=lambda _: True,
+            stderr=lambda _: True,  # warnings of libraries would spoil the answer
             start=decoder(what).start,
         )
     end = output.find(b"\n") + 1

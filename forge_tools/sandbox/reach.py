@@ -88,7 +88,7 @@ class ProcessDocuments:
     is_durable = False
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # not asyncio's: calls on the loops of several threads share them
         self._kept: defaultdict[DocumentScope, dict[str, Document]] = defaultdict(dict)
         self._versions: defaultdict[tuple[DocumentScope, str], int] = defaultdict(int)
 
@@ -171,5 +171,5 @@ class Reach:
             yield from roots
 
 
-_BARE = Reach()
+_BARE = Reach()  # one for all: without an executor's own, its documents are those of this process
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=_BARE)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from forge_tools.errors import ConfigurationError, EncryptionError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # elsewhere at first use: most clients have no secrets, and need not load it
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.hpke import Suite

@@ -27,6 +27,7 @@ def plain(text: str) -> str:
         return text
     text = _ESCAPES.sub("", text)
     if "\r" in text:
+        # A last one belongs to a line end of Windows, and rewrites nothing.
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
