@@ -118,8 +118,6 @@ class ReportBuffer(Reporter):
         """Take the rest; later reports are discarded."""
         with self._lock:
             self._is_closed = True
-            if not (self.is_waiting or self._decoders):
-                return []
             return [*self._take_output(is_last=True), *self._take_progress()]
 
     def silence(self) -> None:

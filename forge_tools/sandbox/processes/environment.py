@@ -12,7 +12,6 @@ from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, OWNERS
 
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_MARKS = (INSTANCE, EXECUTION)  # they identify a process that outlived its body
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
 # The same results on every host, and no interactive prompts.
 _FIXED = {
@@ -112,7 +111,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         raise _invalid(f"env has {len(extra)} variables; the limit is {_MAX_VARIABLES}")
     for name, value in extra.items():
         _check(name, value)
-    ours = {name: os.environ[name] for name in (*_PASSED_ON, *_MARKS) if name in os.environ}
+    ours = {name: os.environ[name] for name in (*_PASSED_ON, INSTANCE, EXECUTION) if name in os.environ}
     return {**_DEFAULTS, **ours, **_FIXED, **extra}
 
 

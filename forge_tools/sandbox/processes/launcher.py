@@ -94,8 +94,10 @@ class Supervisor:
                 break
             ready, received = signals.wait(remaining, self._control)
             if ready:
-                sent = _sent_by(self._control)
-                if not sent:
+                sent = b""
+                with contextlib.suppress(OSError):
+                    sent = os.read(self._control, 4096)
+                if not sent:  # the owner has closed its end
                     return time.monotonic() + self._grace
                 received += sent
             for number in received:
@@ -321,13 +323,6 @@ def _reap_supervisors(supervisors: dict[int, Cgroup], *, with_shells: bool) -> N
 def status_of(code: int) -> Status:
     """Return how a process ended, from the result of `waitpid`."""
     return Status("signal", os.WTERMSIG(code)) if os.WIFSIGNALED(code) else Status("exit", os.WEXITSTATUS(code))
-
-
-def _sent_by(owner: int) -> bytes:
-    """Return the numbers of signals that the owner has for the command; none once it has closed its end."""
-    with contextlib.suppress(OSError):
-        return os.read(owner, 4096)
-    return b""
 
 
 if __name__ == "__main__":
