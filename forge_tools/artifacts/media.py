@@ -75,7 +75,7 @@ class Found:
 
 def media_type(head: bytes) -> str:
     for at, magic, kind in _MAGIC:
-        # At 8, RIFF files have their kind.
+        # A RIFF file says its kind at 8.
         if head.startswith(magic, at) and (at != 8 or head.startswith(b"RIFF")):
             return kind
     return OCTETS if is_binary(head) else "text/plain"

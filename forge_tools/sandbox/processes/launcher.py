@@ -265,7 +265,7 @@ def _serve_next(requests: socket.socket, walls: Enclosure, start: Start, group: 
         walls.enter(folder, list(map(os.fsdecode, shown)))
         os.umask(int(umask))
         pid = walls.start(lambda: start(command, environment, streams), streams[0])
-        group.leave()  # which is killed as a whole
+        group.leave()  # so that killing the group spares us
         return pid
 
     supervisor = Supervisor(control, float(grace), group, spares_shells=spares_shells)

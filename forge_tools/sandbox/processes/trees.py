@@ -72,7 +72,7 @@ def adopt_orphans() -> None:
 
 
 def reap(child: int) -> tuple[bool, int | None]:
-    """Reap every child that has ended, adopted ones too; return if any is left, and the wait status of `child` if it ended."""
+    """Reap ended children, adopted ones too; return whether any is left, and the wait status of `child` if it ended."""
     code = None
     while True:
         try:
