@@ -13,6 +13,7 @@ from typing import Any
 from forge_tools.errors import InvalidCallError
 from forge_tools.schema import suggestion
 from forge_tools.tools.builtin import PATH, option
+from forge_tools.tools.file.text import SAMPLE_BYTES
 from forge_tools.tools.languages import TITLES, title_of
 from forge_tools.tools.project.survey import Claims, ProjectTool, Survey, is_written, section
 
@@ -112,6 +113,7 @@ class ExtractConventions(ProjectTool):
     def _described(self, survey: Survey, wish: _Wish, max_chars: int) -> tuple[str, dict[str, Any]]:
         language = _language(survey, wish.language)
         paths = [path for path in survey.files if title_of(path) == language and is_written(path)] if language else []
+        # By hash: a sample across all folders, and the same one on every host.
         sample = sorted(paths, key=lambda path: (blake2b(path.encode("utf-8", "surrogateescape")).digest(), path))
         tallies, lengths, looked = defaultdict[str, _Tally](_Tally), Counter[int](), 0
         for path in sample[: wish.sample]:
@@ -119,7 +121,8 @@ class ExtractConventions(ProjectTool):
                 survey.is_partial = True
                 break
             looked += 1
-            for convention, way, line in _seen(survey.text(path), path, language or "", lengths):
+            is_whole = survey.files[path] <= SAMPLE_BYTES  # of a longer file only the beginning is read
+            for convention, way, line in _seen(survey.text(path), path, language or "", lengths, is_whole=is_whole):
                 tallies[convention].add(way, f"{survey.shown(path)}:{line}")
         for path in paths:
             for way in [name for name, pattern in _TESTS.items() if pattern.search(path)][:1]:
@@ -167,12 +170,15 @@ def _language(survey: Survey, asked: str | None) -> str | None:
     return min((name for name in counts if name in _NAMES), key=lambda name: (-counts[name], name or ""), default=None)
 
 
-def _seen(text: str, path: str, language: str, lengths: Counter[int]) -> Iterator[tuple[str, str, int]]:
+def _seen(
+    text: str, path: str, language: str, lengths: Counter[int], *, is_whole: bool
+) -> Iterator[tuple[str, str, int]]:
     """Yield each observation: the convention, its variant and the line."""
     lines, indent = text.split("\n"), 0
     if way := case_of(path.rpartition("/")[2].partition(".")[0]):
         yield "file names", way, 1
-    yield "final newline", "yes" if text.endswith("\n") else "no", len(lines)
+    if text and is_whole:
+        yield "final newline", "yes" if text.endswith("\n") else "no", len(lines)
     for number, line in enumerate(lines[:_MAX_LINES], 1):
         if not line.strip():
             continue

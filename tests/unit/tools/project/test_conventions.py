@@ -57,6 +57,14 @@ async def test_little_is_no_evidence_and_a_half_is_no_majority(project: Fill, co
     )  # fmt: skip
 
 
+async def test_an_empty_or_very_long_file_says_nothing_about_its_last_line(project: Fill, conventions: Call) -> None:
+    project({f"{number}/__init__.py": "" for number in range(30)})
+    project({f"big{number}.py": "x = 1\n" * 50_000 for number in range(2)})
+    project({f"mod{number:02}.py": "x = 1\n" for number in range(20)})
+    final = (await conventions()).metadata["observed"]["final newline"]
+    assert (final["found"], final["samples"], final["counts"]) == ("yes", 20, {"yes": 20})
+
+
 async def test_settings_are_told_with_their_lines(project: Fill, conventions: Call) -> None:
     project({
         ".editorconfig": "root = true\n[*]\nindent_style = tab\nend_of_line=lf\n",
