@@ -1,6 +1,6 @@
 """The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone.
 
-Whatever keeps one from its answer is a SandboxError, an InvalidCallError or a ToolFailure, from which the executor makes a
+Whatever keeps a tool from answering is a SandboxError, an InvalidCallError or a ToolFailure, from which the executor makes a
 failed result; the docstrings below do not repeat that.
 """
 

@@ -106,7 +106,7 @@ class LookingTool(ReadingTool):
 
 
 class Deadline:
-    """The moment by which a body should be done: 10 % of its timeout, at most 2 s, before the call is over or cancelled."""
+    """When a body should be done: 10 % of its timeout (at most 2 s) before the call ends, or once it is cancelled."""
 
     def __init__(self, timeout: float, is_cancelled: threading.Event | None = None) -> None:
         self.margin = min(2.0, timeout / 10)
@@ -183,6 +183,7 @@ class Page:
             if len(self.records) == self._limit or (self.records and self._room < len(record)):
                 self.has_more = True
                 return False
+            # A first record that is too long is cut: a page without records would not lead to the next one.
             self.records.append(record[: max(self._room, 1)] if len(record) > self._room else record)
             self._room -= len(record) + 1
         self.seen += 1

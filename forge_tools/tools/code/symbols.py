@@ -186,7 +186,7 @@ class Found:
     module: str = ""
 
     def member(self, names: Sequence[str]) -> "Found | None":
-        """Return what has this path of names inside the definition; None if nothing there has. External stays so."""
+        """Return what has this path of names inside the definition; None if nothing there has. An external name is returned as it is."""
         if self.source is None or self.definition is None:
             return self
         above = [] if self.definition.kind == "module" else [self.definition.path]
@@ -237,7 +237,7 @@ class Modules:
         return None
 
     def below(self, names: Sequence[str]) -> list[tuple[Source, Definition]]:
-        """Return what a path of names means whose first ones are those of a package or module; the likeliest first."""
+        """Return what a path of names means if it begins with a package or module, likeliest first."""
         languages = sorted({_family(source.language.name) for source in self._codebase.sources.values()})
         for count in range(len(names) - 1, 0, -1):
             homes = [home for language in languages for home in self._at(names[:count], language)]

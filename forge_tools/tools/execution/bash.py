@@ -78,7 +78,7 @@ class Bash(BuiltinTool):
         workspace = self.workspace(context)
         call = _Call(context, asked := Command(**options), workspace.roots)
         with workspace.open_folder(asked.cwd) as folder:
-            kept, completed = await call.run(folder, "-n")
+            kept, completed = await call.run(folder, "-n")  # bash parses the command, and runs nothing
         where = "the working directory" if folder.name == "." else f"{folder.name}/"
         shown = asked.command if len(asked.command) <= _SHOWN_COMMAND else f"{asked.command[:_SHOWN_COMMAND]}..."
         how, limit = "run", f" (timeout {round(call.seconds, 2):g}s)"
@@ -101,12 +101,14 @@ class _Call:
         self._variables = _texts(asked.env or {})
         self._walls = REACH.get().commands_of_call
         self._around = self._walls.around(roots)
+        # The caller's variables again: they take precedence over those of the walls, which replace only defaults.
         self._environment = {**child_environment(self._variables), **self._around.variables, **self._variables}
         self._stdin = _encoded("stdin", asked.stdin or "")
         self._room = max(0, context.max_output_size - _NOTES_ROOM)
         self._deadline = Deadline(context.timeout)
         self.seconds = min(asked.timeout / 1000, self._deadline.remaining)
         self._refused: list[str] = []
+        # The grace lies between the timeout of the command and that of the call, which would end this body too.
         self._grace = min(_GRACE_SECONDS, (context.timeout - self.seconds) * 0.75)
 
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:

@@ -179,6 +179,7 @@ class Pattern:
         if self.is_plain:
             return [index for index, line in enumerate(lines) if self._text in line.text]
         found, limit = bytearray(), min(seconds, MAX_SEARCH_SECONDS)
+        # Only the numbers of matching lines are read: `--max-columns=1` keeps the lines out of the output.
         options = ("--no-config", "--text", "--engine=auto", "--line-number", "--max-columns=1", "--color=never")
         texts = (line.text if line.text.endswith("\n") else f"{line.text}\n" for line in lines)
         command, text = [find_ripgrep(), *options, "-e", self._text, "-"], "".join(texts).encode("utf-8", "replace")

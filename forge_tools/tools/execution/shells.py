@@ -213,6 +213,7 @@ class KillShell(BuiltinTool):
                 return _over(record)
             if context.dry_run:
                 return await deadline.run(lambda: _foreseen(record, asked))
+            # The other half is for the end of those that have to be killed.
             grace = min(asked.grace_ms / 1000, deadline.remaining / 2)
             shell.order(asked.signal, grace)
             await _ended(shell, min(grace + PATIENCE_SECONDS, deadline.remaining))

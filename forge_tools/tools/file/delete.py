@@ -122,5 +122,6 @@ def _identity(place: Place) -> str | None:
     status = place.status()
     if status is None:
         return None
+    # Not the ctime of a folder: emptying it changes that, and a rerun after a crash must know it as the same one.
     identity = f"{status.st_dev}:{status.st_ino}"
     return identity if stat.S_ISDIR(status.st_mode) else f"{identity}:{status.st_ctime_ns}"

@@ -229,7 +229,7 @@ class Reading:
 
     def _sample(self) -> bytes:
         """Read the beginning of the file, which is nearly always all of it."""
-        # No more than exists, or it takes long.
+        # No more than exists, or it takes long; one byte more, so that a full read shows that there is a rest.
         size = min(SAMPLE_BYTES, max(self._file.stat.st_size + 1, _LEAST_BYTES))
         sample = self._read(0, size)
         self._is_whole = len(sample) < size

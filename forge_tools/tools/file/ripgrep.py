@@ -344,6 +344,7 @@ class MatchSink:
         return f"{before}{visible(line[start : start + width])}{f' [… {after:,} chars]' if after else ''}"
 
     def _oversized(self, head: bytes, tail: bytes) -> bool:
+        # Ripgrep writes the path before the text of the line, and its number after it.
         path, number = _PATH.match(head), _LINE_NUMBER.search(tail)
         name = self._named(os.fsdecode(_raw(json.loads(path[1])))) if path else None
         if name is None:

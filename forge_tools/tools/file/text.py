@@ -19,6 +19,7 @@ _BINARY_SAMPLE = 8192
 UNKNOWN = "unknown-8bit"
 """The name for the encoding of bytes that are not UTF-8 and have no mark; they are shown as Latin-1."""
 
+# UTF-32-LE comes before UTF-16-LE, whose mark is the beginning of its own.
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),

@@ -221,6 +221,7 @@ def tracked_by(git: Folder) -> Tracked:
 
 def parse_index(data: bytes) -> Tracked:
     """Read an index of version 2 to 4, with SHA-1 or SHA-256 names of objects."""
+    # By hand, since git runs programs that a repository's settings name. An index does not say which hash it uses.
     for hash_bytes in (20, 32):
         try:
             files = _tracked_files(data, hash_bytes)
@@ -272,6 +273,7 @@ def _tracked_files(data: bytes, hash_bytes: int) -> set[str]:
         if facts & _LENGTH != min(len(name), _LENGTH):
             raise ValueError("not an entry")
         files.add(os.fsdecode(name))
+        # Before version 4, 1 to 8 NUL bytes end an entry, so that its length is a multiple of 8.
         position = end + 1 if version == 4 else position + ((end - position) // 8 + 1) * 8
     return files
 

@@ -120,7 +120,7 @@ class _Writing:
         encoding = encoding_for(seen.head if seen else None, self.encoding)
         old = decoded(seen.data, encoding) if seen and seen.data is not None else None
         text = self._with_line_ends(old)
-        mark = b"" if text.startswith("\ufeff") else encoding.bom
+        mark = b"" if text.startswith("\ufeff") else encoding.bom  # the content may bring its own
         data = mark + encode(text, encoding, place.shown, "content")
         facts = facts_of(seen, data)
         facts |= {"lines": line_count(text), "encoding": encoding.name, "eol": eol_of(text)}

@@ -17,7 +17,7 @@ CELL_TYPES = ("code", "markdown", "raw")
 _MAJOR = 4
 _MAX_DIGITS = 4000  # Python refuses to convert longer numbers
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_ESCAPED = re.compile(r"\\u(?!00[0-7])[0-9a-fA-F]{4}")
+_ESCAPED = re.compile(r"\\u(?!00[0-7])[0-9a-fA-F]{4}")  # beyond ASCII: control characters are escaped in any style
 
 
 _decoder = json.JSONDecoder(parse_int=lambda digits: int(digits) if len(digits) < _MAX_DIGITS else float(digits))

@@ -16,7 +16,7 @@ from forge_tools.tools.file.write import Change, ChangingTool, facts_of, require
 from forge_tools.tools.notebook.document import Notebook, drop, parse_value, put, source_of
 
 _MAX_CHARS = 10_000_000
-_IDS_FROM_MINOR = 5
+_IDS_FROM_MINOR = 5  # nbformat 4.5 gave cells ids
 _OF_CODE = ("outputs", "execution_count")
 _DONE = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}
 
@@ -80,7 +80,7 @@ class _Editing:
             what = f"{place.shown} is {seen.status.st_size:,} bytes; the limit for editing notebooks is {KEPT_BYTES:,}"
             way = f"Clear its outputs first (jupyter nbconvert --clear-output --inplace {place.shown})"
             raise SandboxError(f"{what}. {way}", TOO_LARGE)
-        encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")
+        encode(self.new_source or "", Encoding("utf-8"), place.shown, "new_source")  # refuses half surrogate pairs
         notebook = Notebook.of(seen.data, place.shown)
         check()
         edit = {"replace": self._replace, "insert": self._insert, "delete": self._delete}[self.edit_mode]
@@ -97,9 +97,9 @@ class _Editing:
                 text = drop(text, key)
         if kind == "code" and (self.clear_outputs or kind != old["cell_type"]):
             text = put(put(text, "outputs", [], style), "execution_count", None, style)
-        dropped = [key for key in ("attachments",) if kind == "code" and key in old]
-        for key in dropped:
-            text = drop(text, key)
+        dropped = ["attachments"] if kind == "code" and "attachments" in old else []
+        if dropped:
+            text = drop(text, "attachments")
         if source_of(old) != new:
             text = put(text, "source", _source(new, like=[old]), style)
         facts = {"cell_type": kind, "cell_id": old.get("id"), "cell_index": index}

@@ -58,7 +58,6 @@ class Survey:
     """
 
     def __init__(self, workspace: Workspace, target: Handle, deadline: Deadline) -> None:
-        self.notes: list[str] = []
         self.deadline = deadline
         self.name = target.name
         self._texts: dict[str, str] = {}
@@ -72,7 +71,7 @@ class Survey:
                     found[level.path + name] = _size(level.folder, name)
         self.files = {path: found[path] for path in sorted(found, key=by_path)}
         self.is_partial = walk.is_partial
-        self.notes += [f"{path}: {reason}" for path, reason in walk.faults]
+        self.notes = [f"{path}: {reason}" for path, reason in walk.faults]
         if self.is_partial:
             self.notes.append("the call's time ran out before all folders were seen; pass a path inside")
 

@@ -64,6 +64,7 @@ def require_version(path: str, document: Document | None, expected: int | None, 
 def _writer(context: ExecutionContext, tool: str, options: Mapping[str, Any]) -> DocumentWriter:
     if context.execution_id is None:
         return DocumentWriter(context.agent_id)
+    # The parameters count too: the same id with another call is another write.
     said = json.dumps([context.execution_id, tool, options], sort_keys=True)
     call = blake2b(said.encode(), digest_size=16).hexdigest()
     return DocumentWriter(context.agent_id, call, is_repeated=context.attempt > 1)
