@@ -62,6 +62,7 @@ def celery_app(broker_url: str) -> "Celery":
     """
     from celery import Celery  # the only place where clients load Celery, if at all: at their first publish
 
+    # Not the current app: the process of an agent may have a Celery app of its own.
     app = Celery("forge_tools", broker=broker_url, set_as_current=False)
     app.conf.update(
         task_serializer="json",
@@ -134,7 +135,7 @@ class KombuBroker:
         if publishing is not None:
             await asyncio.wait([publishing], timeout=CLOSE_SECONDS)
             publishing.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)  # a broker that is frozen holds its thread for long
         if self._app is not None:
             self._app.close()
 

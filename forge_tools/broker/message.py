@@ -54,7 +54,7 @@ LEAST_SHARED: Mapping[Lane, int] = {"async": 8, "process": 1}
 PROMPT_CALLS = 32
 """How many calls a second of one client go before bulk; its other calls are bulk."""
 
-_MAX_ATTEMPT = 2**31 - 1
+_MAX_ATTEMPT = 2**31 - 1  # of an integer in PostgreSQL: a larger one would fail the claim of a whole batch
 _MAX_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
 
 
@@ -225,10 +225,10 @@ def _is_wakeup(pair: object) -> bool:
         and len(pair) == 2
         and isinstance(pair[0], str)
         and is_id(pair[0])
-        and type(pair[1]) is int
+        and type(pair[1]) is int  # isinstance would let true and false pass
         and 0 <= pair[1] <= _MAX_ATTEMPT
     )
 
 
 _ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
-"""The process that imported this: a forked child that publishes gives the same, and nobody reads it."""
+"""Found once, at import, because nobody reads it: a forked child that publishes names its parent."""

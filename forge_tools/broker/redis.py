@@ -49,7 +49,9 @@ class RedisBroker(asyncio.Protocol):
     is_listening = False
 
     def __init__(self, url: str) -> None:
-        try:  # without timeouts of its own, for which a busy loop would count
+        # RESP3, since in RESP2 a connection that listens can do nothing else. Without timeouts of the client, which would
+        # blame the server for a busy loop.
+        try:
             redis = Redis.from_url(for_redis(url), socket_connect_timeout=None, socket_timeout=None, protocol=3)
         except ValueError as error:
             raise ConfigurationError(f"FORGE_BROKER_URL is not the URL of a broker: {error}") from error
@@ -149,7 +151,7 @@ class RedisBroker(asyncio.Protocol):
         self._writer, self._unread, self._unanswered = writer, b"", 0
         self._heard_at, self._is_asked = asyncio.get_running_loop().time(), False
         writer.transport.set_protocol(self)
-        self._subscribe(writer)
+        self._subscribe(writer)  # first: calls in what is sent next may end, and notify, at once
         unsent, self._unsent = self._unsent, []
         for command in unsent:
             self._write(writer, command)
@@ -211,7 +213,7 @@ class RedisBroker(asyncio.Protocol):
     def _give_up(self, why: str) -> None:
         if self._writer is None:
             return
-        was_lost = self._unanswered > 0
+        was_lost = self._unanswered > 0  # if not, the server merely closed an idle connection
         self._let_go()
         if was_lost:
             self._fail(why)
