@@ -20,7 +20,7 @@ READY_BYTES = 1 << 16
 class WorkerForks(Spawner):
     """The program that forks workers, kept ready. If it dies, the workers go on, and the next start of one starts it again."""
 
-    options = ()
+    options = ()  # without the launcher's -I and -S: workers import packages
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         super().__init__(program=program)
@@ -28,7 +28,7 @@ class WorkerForks(Spawner):
         self.log = str(log)
 
     def environment(self) -> dict[str, str]:
-        """Return what its workers show as theirs; what they work with comes with each."""
+        """Return what `/proc/PID/environ` shows of its workers; the settings of each come with its start."""
         return dict(self._environment)
 
 
@@ -103,6 +103,7 @@ class SupervisedWorker(SupervisedProcess):
 
     def _launch(self, output: IO[bytes]) -> Launched:
         self.instance = new_id()
+        # Not a stream: MSG_PEEK is to find what the worker said whole, as often as somebody asks.
         ready, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:

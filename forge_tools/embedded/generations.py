@@ -89,9 +89,9 @@ class Generations:
             self._coming = None
 
     def _await(self, coming: list[SupervisedWorker], asked_at: float) -> None:
-        said = next(filter(None, (worker.refusal() for worker in coming)), None)
+        said = next(filter(None, (worker.refusal() for worker in coming)), None)  # without the lock: it takes seconds
         with self._lock:
-            if coming is not self._coming:
+            if coming is not self._coming:  # meanwhile there was another change, or the stack ended
                 return
             self._coming = []
             old = tuple(self._serving)
@@ -132,7 +132,7 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
 
 def _changes(tops: set[Path], seen: "_Look", stop: Event) -> Iterator[list[Path]]:
     while not stop.is_set():
-        watched, is_behind = _look(tops).folders, True
+        watched, is_behind = _look(tops).folders, True  # nobody reports what changed before the watch began
         for found in _told(watched, stop):
             if not (found or is_behind):
                 continue
@@ -147,7 +147,7 @@ def _changes(tops: set[Path], seen: "_Look", stop: Event) -> Iterator[list[Path]
 
 
 def _told(folders: Iterable[Path], stop: Event) -> Iterator[set[tuple[Change, str]]]:
-    """Yield what the kernel tells of them; nothing, soon after it is told to watch them and then now and again."""
+    """Yield what the kernel reports of them; an empty set soon after the watch begins, and now and again later."""
     try:
         yield from watch(
             *folders,
@@ -195,6 +195,7 @@ def _look(tops: Iterable[Path]) -> _Look:
             for file in filter(_is_source, files):
                 with suppress(OSError):  # it is gone, or a link to nothing
                     status = (path := Path(folder, file)).stat()
+                    # Not the time of modification: cp -p and rsync set it to an old one.
                     found.sources[path] = status.st_ino, status.st_ctime_ns
     return found
 

@@ -85,11 +85,11 @@ class HomeLock:
 
     def _take_own(self) -> int:
         fd = _open_lock(self._home / "lock")
-        if not _try_lock(fd, fcntl.LOCK_EX, patience=0.5):
+        if not _try_lock(fd, fcntl.LOCK_EX, patience=0.5):  # `stack_holder` shares it for a moment
             holder = _read_holder(fd)
             os.close(fd)
             raise StackError(_already_running(self._home, holder))
-        os.ftruncate(fd, 0)
+        os.ftruncate(fd, 0)  # until ours is there, nobody is to read the name of an earlier holder
         _write_holder(fd, Holder(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds")))
         return fd
 

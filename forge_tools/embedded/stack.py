@@ -43,7 +43,10 @@ HURRY_SECONDS = 3.0
 """How long workers have after a second signal to record which calls they interrupted."""
 
 OUTLIVED_BEATS = 3
-"""How many heartbeats after a worker's death its calls are settled: that its neighbours outlived it shows by then."""
+"""How many heartbeats after a worker's death its calls are settled: by then the database shows who outlived it.
+
+Without that, the death would not count among those that make a call a suspect.
+"""
 
 ASYNC_CONCURRENCY = 200
 _TEND_SECONDS = 0.2
@@ -313,7 +316,7 @@ class EmbeddedStack:
 
     def _settle_later(self, instance: str) -> None:
         if self._ended.wait(OUTLIVED_BEATS * self.settings.heartbeat):
-            return
+            return  # the workers of the next start settle them
         try:
             end(instance_mark(instance))  # the launcher has ended its tree; a tool may have left something outside
             requeued, lost = asyncio.run(self._recover(instance))
@@ -338,7 +341,7 @@ class EmbeddedStack:
             if self._is_hurried and not is_hurrying:
                 is_hurrying, deadline = True, min(deadline, time.monotonic() + HURRY_SECONDS)
                 for process in processes:
-                    process.terminate()
+                    process.terminate()  # again: a second SIGTERM makes a worker cut its calls off
             if time.monotonic() > deadline:
                 for process in processes:
                     process.kill()

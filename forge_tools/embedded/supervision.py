@@ -85,7 +85,7 @@ class Launched:
             self._control.send(bytes([number]))
 
     def terminate(self) -> None:
-        self.poll()
+        self.poll()  # reads its pid, if it has begun
         if self.pid:
             self.send(signal.SIGTERM)
         else:
@@ -196,7 +196,7 @@ class SupervisedProcess:
         """End it and everything below it without waiting."""
         started = self._launcher  # another thread may release it in the meantime
         if started is not None and started.poll() is None:
-            tree = descendants(started.pid)
+            tree = descendants(started.pid)  # before: without the launcher they have other parents
             started.kill()
             kill_all(tree)
             started.wait()
@@ -243,6 +243,7 @@ class SupervisedProcess:
             self._delay = FIRST_DELAY
         self.forget()
         self._restart_at = now + self._delay
+        # With the number of the start, since a terminal shows equal warnings once.
         logger.warning(
             "%s ended unexpectedly (%s) and is started again in %.1f s (start %d); its log is %s",
             self.name,
