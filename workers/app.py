@@ -85,6 +85,7 @@ def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
         hostname=f"{setup.lane}-{os.getpid()}@{setup.settings.hostname}",
         concurrency=setup.concurrency if setup.lane == "process" else 1,
         queues=[queue_name(queue, setup.lane) for queue in setup.queues],
+        # What Celery's workers tell each other by messages is in SQL.
         without_gossip=True,
         without_mingle=True,
         without_heartbeat=True,
@@ -184,8 +185,8 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
     class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
         def install_platform_tweaks(self, worker: Any) -> None:
             super().install_platform_tweaks(worker)
-            take_signals()
-            engine.worker.fitness.begin()
+            take_signals()  # at once: Celery has just put its own handlers in place of ours
+            engine.worker.fitness.begin()  # only now: it compares the handlers with those that are to stay
 
     return Worker
 

@@ -195,6 +195,7 @@ class Claims:
 
         `taken` is called when the broker may send the next one: a slot is free besides those for this one.
         """
+        # Read from another thread, so it may be outdated: then one message more waits here, or at the broker.
         if is_roomy := not self._taking and self.free_slots() > len(wakeups):
             taken()
         work = partial(self._receive, wakeups, queue, is_bulk=is_bulk, taken=None if is_roomy else taken)

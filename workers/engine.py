@@ -177,13 +177,13 @@ class Engine:
 
     async def _stop(self, drain: float) -> None:
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
-        self.worker.claims.close()
+        self.worker.claims.close()  # after that: it wakes a wind-down under way, which then sees the shorter time
         self._leave_claims()
         if self._winding_down is None:
             facts = {"running": len(self.worker.lane.running()), "seconds": round(self._drained_by - time.monotonic())}
             logger.info("Worker stops; running calls may finish, unless a second signal ends them", extra=facts)
             self._winding_down = asyncio.create_task(self._wind_down())
-        await asyncio.shield(self._winding_down)
+        await asyncio.shield(self._winding_down)  # `_leave` gives up after a while, but others still wait for it
 
     async def _wind_down(self) -> None:
         worker = self.worker
@@ -198,6 +198,7 @@ class Engine:
         """Wait for bodies while they have time, and log in advance which calls are about to be cut off."""
         worker, warned_by = self.worker, float("inf")
         if worker.lane.running() and self._drained_by > time.monotonic():
+            # Its bodies may take long, and nobody is to count on it for its queues meanwhile.
             await worker.bounded(worker.store.workers.withdraw(worker.id))
         while running := worker.lane.running():
             left = max(0.0, self._drained_by - time.monotonic())

@@ -75,7 +75,7 @@ def _become(arguments: list[str], environment: Mapping[bytes, bytes], streams: S
     for target, stream in enumerate((os.open(os.devnull, os.O_RDONLY), *streams[1:])):
         os.dup2(stream, target)
     os.closerange(3, ready.fileno())
-    os.closerange(ready.fileno() + 1, 1 << 20)
+    os.closerange(ready.fileno() + 1, 1 << 20)  # the kernel's default for the most that a process may open
     os.environb.clear()
     os.environb.update(environment)
     sys.argv[:] = ["workers", *arguments]

@@ -21,6 +21,7 @@ class _Call:
         """Return what removes these secrets from what the call writes to that stream."""
         key = id(stream), id(scrubber)
         if (known := self._texts.get(key)) is None:
+            # With the scrubber: as long as it lives, no other has its id.
             known = self._texts.setdefault(key, (scrubber, ScrubbedText(scrubber, stream.write)))
         return known[1]
 

@@ -161,7 +161,7 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
         servers=servers,
         registry=registry,
         user=user_of(settings, reach),
-        worker_id=options.instance or new_id(),
+        worker_id=options.instance,
     )
 
 

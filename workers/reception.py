@@ -187,6 +187,7 @@ class _RabbitChannel(pyamqp.Channel):
             self.basic_ack(received.delivery_tag)
             return
         message = Message(wakeups, channel=self, application_headers=HEADERS)
+        # Not the key that its sender chose: ids without a slot are sent on to the queue of that name.
         message.delivery_info = {**received.delivery_info, "routing_key": queue}
         callback(message)
 

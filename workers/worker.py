@@ -109,7 +109,7 @@ class Worker:
         self._decryption = Decryption(settings, self.tools.specs, setup.secrets)
         self._notifications = Notifications(self.broker, with_results=settings.result_notifications)
         middleware: list[Middleware] = [  # in the order in which calls pass through them
-            self.workspaces,
+            self.workspaces,  # first: the key of a call that is sent away may be missing here
             self._decryption,
             self.fitness,
             Retries(),
