@@ -32,7 +32,7 @@ Standard = Literal["stdout", "stderr"]
 STANDARD: tuple[tuple[int, Standard], ...] = ((1, "stdout"), (2, "stderr"))
 CHUNK = 1 << 16
 PIPE_BYTES = 1 << 20
-"""A pipe's capacity: code that writes while holding the interpreter's lock keeps its reader from reading."""
+"""A pipe's capacity: code that writes while holding the interpreter's lock keeps our thread from reading."""
 
 PAUSE_SECONDS = 0.005
 """The pause between arrival and reading, in which at most a full pipe arrives."""

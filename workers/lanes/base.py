@@ -40,7 +40,7 @@ class Host(Protocol):
         """Create the buffer that receives a body's reports."""
 
     def slot_opened(self) -> None:
-        """Tell those who wait for a slot of one that is free before an outcome is stored, or that no body freed."""
+        """Wake those who wait for a slot: one is free before an outcome is stored, or without a body's end."""
 
     async def answer(self, request: dict[str, Any], context: ExecutionContext) -> dict[str, Any]:
         """Answer what the tools of children ask about artifacts."""
@@ -119,7 +119,7 @@ class Guard:
     def stop(self) -> None:
         """Do not fire any more, and release the callback: it refers to the body, which refers to this."""
         self._timer.cancel()
-        self._fire = _nothing
+        self._fire = lambda: None
 
     def _arm(self, seconds: float) -> None:
         self._due = time.monotonic() + seconds
@@ -134,9 +134,10 @@ class Guard:
 
 @dataclass(slots=True)
 class Body:
-    """One running body as the engine sees it. `processes` that it started in the async lane, by their `start_ticks`.
+    """One running body as the engine sees it.
 
-    Its threads in `starts` are starting one. While it `is_ending`, no other begins to.
+    In the async lane, `processes` are those that it started, with their `start_ticks`; the threads in `starts` are
+    starting one now, which no other does once it `is_ending`.
     """
 
     claim: Claim
@@ -239,7 +240,3 @@ def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, 
         return cancelled(claim, after_ms) if is_asked else interrupted(claim, after_ms)
     error = body.exception()
     return body.result() if error is None else crashed(claim, error, after_ms)
-
-
-def _nothing() -> None:
-    """Do nothing; it is fired once the guard is stopped."""

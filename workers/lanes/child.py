@@ -94,7 +94,7 @@ class Child:
         """
         try:
             group.enter(os.getpid())
-            Limits.given()._replace(home="").give()
+            Limits.given()._replace(home="").give()  # what bodies start stays in this group, whose limits are a call's
             self._begin(parent, end, output)
             talk = self._loop.create_task(self._talk())
             talk.add_done_callback(lambda _: self._loop.stop())
@@ -225,7 +225,7 @@ class Child:
             self._executor.reach = replace(self._executor.reach, cache=cache)
 
     def _or_end(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Begin a body or report its end, or end this process: the engine would take the body for one that runs."""
+        """Take a step, or end this process if it fails: the engine would believe that the body still runs."""
         try:
             step(*arguments)
         except BaseException as error:  # noqa: BLE001  a body may have changed anything here

@@ -108,6 +108,7 @@ class ChildrenLane:
         return len(self._idle()) - self._assignment.unserved(self._busy())
 
     def _idle(self) -> list[PoolProcess]:
+        # A copy, since the thread that receives messages asks for slots while children come and go.
         return [] if self._is_stopping else [child for child in list(self._children.values()) if child.is_idle]
 
     def _busy(self) -> list[PoolProcess]:
@@ -143,6 +144,7 @@ class ChildrenLane:
                 if not body.is_cancelled:
                     body.is_cancelled = True
                     child.line.send({"cancel": execution_id})
+                    # Nobody stops this one: `_force` leaves a body alone that is no longer there.
                     Guard(self._grace, partial(self._force, child, body, cancelled), patience=self._grace)
                 return
 
@@ -270,7 +272,7 @@ class ChildrenLane:
                 return
         body = Body(claim)
         child.body, child.has_started = body, False
-        child.line.files.clear()
+        child.line.files.clear()  # no request of this body is to get what an earlier one sent
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._time_limits.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._time_limits.limits(claim.timeout))
@@ -394,7 +396,7 @@ class ChildrenLane:
             if child.profile is not None:
                 self._do(asyncio.to_thread(self._walls.remove, child.pid), self._steps)
             child.output.close()
-            if self._children.get(child.pid) is child:
+            if self._children.get(child.pid) is child:  # a successor may have got its pid
                 del self._children[child.pid]
 
     def _do(self, work: Coroutine[Any, Any, None], among: "set[asyncio.Task[Any]]") -> "asyncio.Task[None]":

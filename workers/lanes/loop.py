@@ -24,16 +24,16 @@ HELD_WITHIN = 3.0
 """Steps that ended longer ago are forgotten. Those that are too short for a check to see twice do not count."""
 
 HELD_AGAIN_SECONDS = 0.4
-"""The same for bodies of a tool that is known to block, if they began before that was known."""
+"""Instead of `HELD_SECONDS`, for bodies of a tool that is known to block which began before that was known."""
 
 HOSTAGE_SECONDS = 15.0
-"""Blocking Python code is interrupted long before. A call into C that lasts longer than this is not awaited: neighbours
-would rather wait so long than be lost with the process, but not longer.
+"""How long a call into C may block: neighbours would rather wait this long than be lost with the process, but no
+longer. Python code is interrupted long before.
 """
 
-RAISE_AGAIN_SECONDS = 1.0
+RAISE_AGAIN_SECONDS = 1.0  # a bare except in the tool may have swallowed the last one
 LEAST_EXTENSION = 0.1
-"""The least seconds of delay of a body's end that are worth a timer."""
+"""Seconds; a shorter postponement of a body's end is not worth a timer."""
 FORCE_SECONDS = 0.5
 """How long a forced end may take before it is reported anyway."""
 

@@ -63,7 +63,7 @@ def own_processes() -> None:
 
 
 async def end_processes(body: Body) -> None:
-    """End what is left of the processes that a body started, which `is_ending`."""
+    """End what is left of the processes of a body that `is_ending`."""
     await swept(body.claim, lambda: asyncio.to_thread(_end_processes, body))
     bury_orphans()
 
@@ -102,7 +102,7 @@ def _wrap(
 def _with_environment(
     start: Start, *, position: int, marked: Callable[[Any, str, int], Any], of_all: str = ""
 ) -> Start:
-    """Wrap a start so that it passes the body's mark. Without the argument `of_all`, a program serves every body."""
+    """Wrap a start so that it passes the body's mark; a program without the argument `of_all`, if any, serves all bodies."""
 
     def started(*arguments: Any, **options: Any) -> int:
         body = OWNER.get()

@@ -34,7 +34,9 @@ FORK_SECONDS = 60.0
 """How long a call waits for a child to be forked."""
 
 SPARED_SECONDS = 1.0
-"""How long a call waits behind a running child of its walls before another makes room, unless nobody used that for as long."""
+"""How long a call waits for a running child with its walls before an idle one makes room. One that was idle for as
+long makes room at once.
+"""
 
 Limit = Callable[[CeleryLimits], TimeLimit]
 """Sets Celery's time limits on the body that is about to start."""
@@ -42,7 +44,7 @@ Limit = Callable[[CeleryLimits], TimeLimit]
 
 @dataclass(slots=True)
 class PoolProcess:
-    """It runs one body at a time. Once it `is_doomed`, it gets none: it is being killed with all it started.
+    """It runs one body at a time. Once it `is_doomed`, it gets none: it and all that it started are being killed.
 
     One that `is_fresh` has run nothing yet and has no walls; later it has those of `profile`, if any, which it applies
     before its first call: then it `is_walled`. `process` is the pool's own object for it, and `limit` sets its time limits. `awaited` counts the seconds since it was asked for an

@@ -94,6 +94,7 @@ class ToolLoop(asyncio.SelectorEventLoop):
     def _owned(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=loop, **options)
         context = options.get("context")
+        # A context made by hand names no owner: the task still belongs to the body that creates it.
         owner = OWNER.get() if context is None else context.get(OWNER) or OWNER.get()
         if owner is not None:
             self._owners[task] = owner
@@ -119,6 +120,7 @@ class TaskCloser:
     def by_force(self, body: Body) -> None:
         """Cancel its tasks once more, then close their coroutines."""
         if self._cancel(body):
+            # In its own context: its code runs while it is closed, and is to blame if it blocks.
             self._loop.call_later(CLOSE_SECONDS, self._close, body, context=self._loop.context_of(body))
 
     def _cancel(self, body: Body) -> int:
@@ -243,7 +245,7 @@ class Watch:
         return Step(handle, context.get(OWNER) if context is not None else None, turn)
 
     def _read_waited(self) -> None:
-        with suppress(OSError):  # it does not, or no descriptor is left: what it said last must do
+        with suppress(OSError):  # this kernel has no such file, or no descriptor is left: the last reading must do
             known = Path(f"/proc/self/task/{self._thread.native_id}/schedstat").read_text()
             self._waited = int(known.split()[1]) / 1e9
 

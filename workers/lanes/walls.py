@@ -243,7 +243,7 @@ class Walls:
         scratch, cache = self._scratch / str(pid), self._settings.cache / "walled" / name
         scratch.mkdir(mode=0o700, exist_ok=True)
         if self._user is not None:
-            self._scratch.chmod(0o711)
+            self._scratch.chmod(0o711)  # he may pass through it, but not list it
             os.chown(scratch, self._user.uid, self._user.gid)
             cache = scratch  # that of root is closed to him
         with suppress(OSError):  # a home that is read-only; calls get slower
