@@ -54,6 +54,7 @@ class Reports(Middleware):
             await self._news.wait()
             self._news.clear()
             async with self._writing:
+                # In an outage the rest stays in the buffers of its calls, which are bounded.
                 await self._write([] if self._unwritten else self._gathered())
             if self._waiting or self._unwritten:
                 self._news.set()

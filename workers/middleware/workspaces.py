@@ -93,6 +93,7 @@ class Workspaces(Middleware):
                 if result is not None:
                     facts = {"workspace": name, "host": result.hostname, **claim.facts()}
                     logger.info("A call belongs on another host; it is forwarded", extra=facts)
+                    # The row has the number from before this claim again, which is not counted.
                     self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)
             is_settled = True
         except ForgeError as error:

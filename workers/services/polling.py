@@ -121,6 +121,7 @@ class FairShare:
         return worker.lane == self._scope.lane and serves and worker.stopped_at is None
 
     def _is_mine(self, wakeup: Wakeup) -> bool:
+        # The low bits of these ids are random, whatever time they begin with: the parts are of one size.
         return self._workers[uuid.UUID(wakeup.id).int % len(self._workers)] == self._scope.instance
 
 

@@ -133,7 +133,7 @@ class Recovery(Service):
 
     def hear(self, answers: Answers) -> None:
         """Compare a heartbeat's answers with the earlier ones. Call it for each heartbeat that succeeds."""
-        self.woken.set()
+        self.woken.set()  # in any case: if nothing can be judged now, deadlines may have a clock to follow
         now, beats = self._clock(), answers[BEATS]
         if not self._clocks.hear(answers[NOW]) or now - self._asked > self._lease / 2:
             self.missed()

@@ -105,7 +105,7 @@ class HostedTools(Service):
         return DEMOTED, misplaced(self._demoted_keys), DISABLED, PINNED
 
     def hear(self, answers: Answers) -> None:
-        is_misplaced = answers[misplaced(())]
+        is_misplaced = answers[misplaced(())]  # an answer is found by the name of its question alone
         if is_misplaced or self._known(answers[DEMOTED]) - self._demoted:
             self._wake()
         self._switch(answers[DISABLED], answers[PINNED])
