@@ -114,9 +114,23 @@ class _CeleryLimit:
 class _Pool(asynpool.AsynPool):
     """Limits the time of bodies, which are no jobs of its own: it is given none."""
 
+    _pool: list[Any]
+    _process_cleanup_queues: Callable[[Any], None]
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.limits: set[_CeleryLimit] = set()
         super().__init__(*arguments, **options)
+
+    def _create_worker_process(self, i: int) -> Any:
+        """Return the child; None if it cannot be forked now: Celery counts its children every five seconds."""
+        try:
+            return super()._create_worker_process(i)  # type: ignore[misc]  # not in celery-types
+        except OSError as error:  # no process, descriptor or memory available; that may pass
+            logger.error("A child cannot be forked; it is tried again", extra={"error": str(error)})
+            # Listed before its fork, it would end the worker: whoever looks at the children next finds no pid.
+            if self._pool and self._pool[-1]._popen is None:  # noqa: SLF001  billiard has no public way
+                self._process_cleanup_queues(self._pool.pop())
+            return None
 
     def limit(self, pid: int, limits: CeleryLimits) -> TimeLimit:
         """Make Celery end the body that starts in that child now, unless stopped before; on the engine's thread."""
@@ -162,10 +176,14 @@ def pool_with(adopt: Adopt, serve: Serve, still: Still) -> type[prefork.TaskPool
             group = Limits.given().group(f"child-{self.adopted}")
             pair = theirs, (output := ChildOutput()), group
             with theirs, still():
-                process: Any = super()._create_worker_process(i)  # type: ignore[misc]  # not in celery-types
+                process = super()._create_worker_process(i)
             output.born()
-            self.adopted += 1
-            adopt(process, ours, partial(self.limit, process.pid), output, group)
+            if process is None:
+                ours.close()
+                output.close()
+            else:
+                self.adopted += 1
+                adopt(process, ours, partial(self.limit, process.pid), output, group)
             return process
 
     class ProcessPool(prefork.TaskPool):

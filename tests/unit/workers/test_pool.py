@@ -1,5 +1,6 @@
 """Celery's pool forks children that share a pair with the engine, and a child that has just died does not end its worker."""
 
+import errno
 import os
 import re
 import signal
@@ -167,6 +168,23 @@ def test_every_child_is_forked_while_the_engine_stands_still(live: LivePool) -> 
     live.turn(lambda: len(live.adopted) > 2 and len(live.pids) == 2)
 
     assert live.forked_in_peace == live.adopted.keys()
+
+
+def test_a_child_that_cannot_be_forked_now_is_forked_later(live: LivePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the limit of processes: the consumer, which turns the hub, hears of no error."""
+    refused: list[int] = []
+
+    def fork() -> int:
+        refused.append(len(live.pids))
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "fork", fork)
+        os.kill(live.pids[0], signal.SIGKILL)
+        live.turn(lambda: refused)
+
+    live.pool.register_with_event_loop(live.hub)  # as after a new connection, which looks at every child
+    live.turn(lambda: len(live.pids) == 2)
 
 
 def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
