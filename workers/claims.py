@@ -136,7 +136,10 @@ class Claims:
         heartbeat: float,
         keeps_rest: bool,
     ) -> None:
-        """`scope` is what this worker claims now. `keeps_rest`: ids of a message that find no slot wait here for the next one, instead of at the broker."""
+        """`scope` is what this worker claims now.
+
+        `keeps_rest`: ids of a message that find no slot wait here for the next one, instead of at the broker.
+        """
         self.woken_at = 0.0
         """When the last message came, on the monotonic clock."""
         self.pulled_at = 0.0

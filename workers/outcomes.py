@@ -21,7 +21,7 @@ MAX_BYTES = 1_000_000
 
 
 def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
-    """Encode a result; one that exceeds JSON or the limit becomes a failed result that says so, a failed one loses its details."""
+    """Encode a result. If it cannot be stored, a failed one loses its details; any other becomes one that says why."""
     try:
         return _encode(claim, result, max_bytes)
     except InvalidCallError as error:

@@ -47,8 +47,6 @@ from workers.worker import Setup
 HOSTING = "forge_tools.mcp.hosted.servers"
 """The module that needs the MCP SDK; workers without configured servers do not load it."""
 
-EXIT_CONFIGURATION = 78
-EXIT_UNAVAILABLE = 69
 DEFAULT_CONCURRENCY = {"async": 200, "process": os.cpu_count() or 2}
 
 logger = logging.getLogger("workers")
@@ -73,7 +71,7 @@ def main(
     except ForgeError as error:
         logger.error("%s", error)
         tell(error.message)
-        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_UNAVAILABLE
+        return os.EX_CONFIG if isinstance(error, ConfigurationError) else os.EX_UNAVAILABLE
 
 
 def run(options: argparse.Namespace, tell: Callable[[str | None], None], leave: Callable[[], None]) -> int:

@@ -46,9 +46,9 @@ Limit = Callable[[CeleryLimits], TimeLimit]
 class PoolProcess:
     """It runs one body at a time. Once it `is_doomed`, it gets none: it and all that it started are being killed.
 
-    One that `is_fresh` has run nothing yet and has no walls; later it has those of `profile`, if any, which it applies
-    before its first call: then it `is_walled`. `process` is the pool's own object for it, and `limit` sets its time limits. `awaited` counts the seconds since it was asked for an
-    answer, until it answers.
+    One that `is_fresh` has run nothing yet and has no walls. Later it has those of `profile`, if any, which it applies
+    before its first call: then it `is_walled`. `process` is the pool's own object for it; `limit` sets its time limits;
+    `awaited` counts the seconds since it was asked for an answer, until it answers.
     """
 
     line: EngineEnd

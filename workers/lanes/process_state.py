@@ -63,7 +63,10 @@ class ProcessState:
         self._streams = _streams()
 
     def changes(self, *, only_harm: bool = False) -> str | None:
-        """Return what has changed, if anything: code may rely on it. `only_harm` ignores limits that were raised, and redirected streams."""
+        """Return what has changed, if anything: code may rely on it.
+
+        `only_harm` ignores limits that were raised, and redirected streams.
+        """
         limits = _limits()
         changed = [
             f"limit {name} is {_shown(limits[name])} and was {_shown(then)}"

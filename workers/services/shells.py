@@ -87,7 +87,7 @@ class ShellWatch(Service):
             self._checked_at = NEVER
 
     async def _in_folder(self, work: Callable[[Path], Found]) -> Found:
-        """Do blocking work in the folder of the shells. What runs in them may write anything there; no worker may end because of it."""
+        """Do blocking work in the folder of the shells. What runs there may write anything; that must end no worker."""
         try:
             return await asyncio.to_thread(work, self._folder)
         except Exception as error:

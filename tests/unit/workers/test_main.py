@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.model import ToolCategory
 from tests.sample_tools import TOOLS
-from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, main, offered, parser
+from workers.program import main, offered, parser
 
 SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
 
@@ -106,9 +107,9 @@ def _strict() -> argparse.ArgumentParser:
 @pytest.mark.parametrize(
     ("variable", "value", "code"),
     [
-        ("FORGE_LEASE", "1", EXIT_CONFIGURATION),
-        ("FORGE_BROKER_URL", "redis://host:port", EXIT_CONFIGURATION),
-        ("FORGE_DATABASE_URL", "postgresql://127.0.0.1:1/forge", EXIT_UNAVAILABLE),
+        ("FORGE_LEASE", "1", os.EX_CONFIG),
+        ("FORGE_BROKER_URL", "redis://host:port", os.EX_CONFIG),
+        ("FORGE_DATABASE_URL", "postgresql://127.0.0.1:1/forge", os.EX_UNAVAILABLE),
     ],
 )
 def test_what_keeps_a_worker_from_starting_is_said_with_its_exit_code(
@@ -129,7 +130,7 @@ def test_what_keeps_a_worker_from_starting_is_said_with_its_exit_code(
 
 @pytest.mark.usefixtures("home")
 def test_a_tool_module_that_is_not_there_is_a_matter_of_configuration(caplog: pytest.LogCaptureFixture) -> None:
-    assert main(["--lane", "async", "--tools", "no.such.module:TOOLS"]) == EXIT_CONFIGURATION
+    assert main(["--lane", "async", "--tools", "no.such.module:TOOLS"]) == os.EX_CONFIG
     assert "no.such.module" in caplog.text
 
 
@@ -145,7 +146,7 @@ def test_a_setting_that_a_tool_misses_is_named_before_anything_starts(
 
     assert (
         main(["--lane", "process", "--no-builtins", "--tools", str(tmp_path / "tools_of_a_forecast.py")])
-        == EXIT_CONFIGURATION
+        == os.EX_CONFIG
     )
     assert "Tool ask cannot be offered: WEATHER_URL is not set. Set it in the environment" in caplog.text
     assert "The worker has no FORGE_SECRET_WEATHER in its environment" in caplog.text
