@@ -132,8 +132,13 @@ class ChildOutput:
     """
 
     def __init__(self) -> None:
-        self.pipes = _pipes()
         self._parents_end, self._childs_end = socket.socketpair()
+        try:
+            self.pipes = _pipes()
+        except OSError:
+            self._parents_end.close()
+            self._childs_end.close()
+            raise
         for one in (self._parents_end, self._childs_end):
             one.settimeout(0)
 
@@ -339,7 +344,14 @@ def _kept(number: int) -> int:
 
 
 def _pipes() -> Ends:
-    return {stream: _pipe() for _, stream in STANDARD}
+    """Make both pipes or none: the pool tries again, and would take the last descriptors."""
+    out = _pipe()
+    try:
+        return {"stdout": out, "stderr": _pipe()}
+    except OSError:
+        for end in out:
+            os.close(end)
+        raise
 
 
 def _pipe() -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 import codecs
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,29 @@ def test_a_stream_that_is_forgotten_after_the_log_was_closed_says_nothing(
     log.close()
 
     stream.buffer.close()  # as the collector does
+
+
+SHORT = """
+import os, resource
+from workers.capture import ChildOutput
+
+highest = os.dup(0)
+for room in range(1, 7):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + room, 64))
+    try:
+        ChildOutput()
+    except OSError as error:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        print(error.strerror, "from", (next_one := os.dup(0)) - highest)
+        os.close(next_one)
+"""
+
+
+def test_an_output_that_lacks_descriptors_keeps_none() -> None:
+    """A pool tries again, and would take the last ones, a few each time."""
+    run = subprocess.run([sys.executable, "-c", SHORT], capture_output=True, text=True, check=True)
+
+    assert run.stdout.splitlines() == ["Too many open files from 1"] * 6
 
 
 def test_only_pipes_are_taken_from_a_child(tmp_path: Path) -> None:
