@@ -290,7 +290,7 @@ class _Pair:
             os.close(end)
 
     def _read_for_ever(self) -> None:
-        waiting = select.poll()
+        waiting = select.poll()  # its own: while one thread waits in a poll object, it refuses any other
         for end in self._ends:
             waiting.register(end, select.POLLIN)
         while self._ends:

@@ -145,7 +145,7 @@ class Engine:
             open_store,
             settings.database,
             connect_timeout=settings.connect_timeout,
-            patience=None,
+            patience=None,  # claims and outcomes outlast any outage of the database
             artifact_dir=folder_of(settings),
         )
         store = await self._repeated(connect)
