@@ -231,9 +231,10 @@ class Claims:
             if (free := self.free_slots()) <= 0:
                 await self._until_free()  # the last wait: nobody takes that slot meanwhile
                 free = self.free_slots()
-            wakeups = self._overdue_first(wakeups)
             count = max(0, min(free, len(wakeups)))
-            now, wakeups = wakeups[:count], wakeups[count:]
+            overdue, self._overdue = self._overdue[:count], self._overdue[count:]
+            wakeups = list(dict.fromkeys([*overdue, *wakeups]))
+            now, wakeups = wakeups[:count], wakeups[count:]  # so no overdue one is sent on: its queue may be another
             if wakeups and (self.is_closed or not self._keeps_rest):
                 self._send_on(wakeups, queue, is_bulk=is_bulk)
                 wakeups = []
@@ -279,7 +280,3 @@ class Claims:
             self._overdue = await self._store.queue.due(self._scope(), MOST_OVERDUE)
         except ForgeError as error:
             logger.warning(DUE_UNREAD, extra={"error": str(error)})
-
-    def _overdue_first(self, wakeups: Sequence[Wakeup]) -> list[Wakeup]:
-        first, self._overdue = self._overdue[: len(wakeups)], self._overdue[len(wakeups) :]
-        return list(dict.fromkeys([*first, *wakeups]))

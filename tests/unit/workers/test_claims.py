@@ -131,6 +131,20 @@ async def test_ids_that_find_no_slot_in_the_async_lane_are_sent_on(roomy: Worker
     assert roomy.sent_on == ids[2:]
 
 
+async def test_overdue_calls_without_a_slot_are_not_sent_on_to_the_queue_of_a_message(
+    roomy: Worker, store: Store
+) -> None:
+    """They may be of another queue of this worker: whoever got them there would wake for nothing."""
+    overdue = [await submitted(store) for _ in range(3)]
+    ids = [await submitted(store) for _ in range(3)]
+
+    assert await roomy.take(*ids) == overdue[:2]
+    assert roomy.sent_on == ids
+    await roomy.free()
+
+    assert await roomy.take(ids[0]) == overdue[2:]
+
+
 async def test_a_worker_that_stops_sends_on_what_still_waits(worker: Worker, store: Store) -> None:
     ids = [await submitted(store) for _ in range(2)]
     taking = asyncio.create_task(worker.take(*ids))
