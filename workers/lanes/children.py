@@ -328,7 +328,7 @@ class ChildrenLane:
                 limit.stop()
         for task in body.requests:  # what it has not kept by now, it has not kept
             task.cancel()
-        child.output.follow()
+        child.output.follow()  # not only at its death: pipes that nobody receives would fill the socket
         child.body, child.idle_since = None, time.monotonic()
         self._host.finished(outcome)
         self._forget(child)
