@@ -49,8 +49,8 @@ class RedisBroker(asyncio.Protocol):
     is_listening = False
 
     def __init__(self, url: str) -> None:
-        # RESP3, since in RESP2 a connection that listens can do nothing else. Without timeouts of the client, which would
-        # blame the server for a busy loop.
+        # RESP3, since in RESP2 a connection that listens can do nothing else. Without timeouts of the client, which
+        # would blame the server for a busy loop.
         try:
             redis = Redis.from_url(for_redis(url), socket_connect_timeout=None, socket_timeout=None, protocol=3)
         except ValueError as error:

@@ -102,7 +102,7 @@ def _wrap(
 def _with_environment(
     start: Start, *, position: int, marked: Callable[[Any, str, int], Any], of_all: str = ""
 ) -> Start:
-    """Wrap a start so that it passes the body's mark; programs without the argument `of_all`, if any, serve all bodies."""
+    """Wrap a start so that it passes the body's mark. Programs without the argument `of_all`, if any, serve all."""
 
     def started(*arguments: Any, **options: Any) -> int:
         body = OWNER.get()

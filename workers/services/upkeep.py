@@ -157,7 +157,7 @@ class AuditChain(Service):
         return False
 
     async def _keep(self, head: Head) -> None:
-        """Keep it out of reach of those who write to the database. If this worker is killed first, a later one covers it."""
+        """Keep it out of reach of those who write to the database. If this worker dies first, a later head covers it."""
         if await self._in_file(self._heads.keep, head) and head.sequence > 1:
             facts = {"head": str(head), "file": str(self._heads.path)}
             logger.warning("No head of the audit chain was kept here before, or the file of them is lost", extra=facts)
