@@ -28,6 +28,7 @@ ForgeError
 └── SandboxError                a path, command or URL a tool may not touch
 """
 
+import copyreg
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -77,6 +78,10 @@ class ForgeError(Exception):
         super().__init__(message)
         self.message = message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # BaseException would call the constructor with `args`, which are not its parameters in every leaf.
+        return copyreg.__newobj__, (type(self),), {"args": self.args, **vars(self)}  # type: ignore[attr-defined]  # in no stub
+
 
 class ConfigurationError(ForgeError):
     """A setting is missing or contradicts another."""
@@ -115,9 +120,6 @@ class ToolError(ForgeError):
 
     def __str__(self) -> str:
         return f"Tool '{self.tool_name}' error: {self.message}"
-
-    def __reduce__(self) -> tuple[type["ToolError"], tuple[str, str]]:
-        return type(self), (self.tool_name, self.message)
 
 
 class DuplicateToolError(ToolError):

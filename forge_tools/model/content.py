@@ -18,8 +18,6 @@ _PLAIN = frozenset({str, int, float, bool, type(None), dict})
 _DRAWN = {"PIL": "save", "matplotlib": "savefig"}
 """Packages whose images become parts, with the method that writes one; matched by name, so nothing is imported."""
 
-Bytes = bytes  # the alias is needed because a part has a method named `bytes`
-
 
 class Source(Protocol):
     """Where the bytes of parts are read from. Methods return a value or an awaitable of it."""

@@ -7,6 +7,7 @@ import pytest
 
 from forge_tools import errors
 from forge_tools.errors import (
+    CallFailedError,
     DuplicateToolError,
     ErrorCode,
     ForgeError,
@@ -17,6 +18,7 @@ from forge_tools.errors import (
     ToolError,
     ToolNotFoundError,
 )
+from forge_tools.storage import ToolChangedError
 
 
 def family(root: type[ForgeError]) -> Iterator[type[ForgeError]]:
@@ -45,6 +47,24 @@ def test_errors_about_a_tool_survive_another_process(kind: type[ToolError]) -> N
 
     assert type(copy) is kind
     assert (copy.tool_name, copy.message, str(copy)) == ("Read", "File not found", "Tool 'Read' error: File not found")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SubmitOutcomeUnknownError("connection lost", "id-1"),
+        CallFailedError("no such city", "NO_CITY", {"success": False}),
+        ToolChangedError("Read", None, is_enabled=False),
+        ResultTimeoutError("waited 5s"),
+        SandboxError("outside", "PATH_OUTSIDE_WORKSPACE"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_survive_another_process_with_all_that_they_carry(error: ForgeError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is type(error)
+    assert (str(copy), copy.args, vars(copy)) == (str(error), error.args, vars(error))
 
 
 def test_a_waiter_may_catch_the_builtin_timeout() -> None:
