@@ -183,7 +183,7 @@ def _execution(ended: _Ended) -> ToolExecution:
         context=context,
         result=result,
         started_at=datetime.fromtimestamp(ended.started, UTC),
-        completed_at=datetime.fromtimestamp(
+        completed_at=datetime.fromtimestamp(  # no earlier than its start, though the clock may have been set back
             max(ended.started + (result.duration_ms or 0.0) / 1000, ended.completed), UTC
         ),
     )

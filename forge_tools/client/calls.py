@@ -229,9 +229,9 @@ class Calls:
         *,
         is_again: bool = False,
     ) -> T | Rejected:
-        """Check a call and store it; retry once if its tool is no longer the one it was checked against.
+        """Check a call and store it; retry once if its tool has changed since the check.
 
-        This is the only way in: a caller who is cancelled meanwhile leaves nothing behind that it did not want.
+        Every call enters here, so that a caller who is cancelled meanwhile leaves nothing unwanted behind.
         """
         if not isinstance(call, Call):  # callers without a type checker
             raise InvalidCallError(f"Expected a Call, not {type(call).__name__}. The form is Call(name, parameters).")
@@ -274,6 +274,7 @@ class Calls:
         if isinstance(new, NewExecution) and new.queue.startswith(HOST_PREFIX):
             new = await self._reach(call, new)
         is_linked = asked.idempotency_key is not None or replay is not None
+        # As the caller gave it: binding its session to a workspace does not make it another call for its key.
         return await self._link(asked, new, replay) if is_linked and isinstance(new, NewExecution) else new
 
     async def _in_workspace_of_session(self, call: Call) -> Call:
@@ -356,7 +357,7 @@ class Calls:
             if on_report is not None:
                 await listen(handle, on_report)
             result = await handle.result()
-        except ToolChangedError:
+        except ToolChangedError:  # as in `_run`
             raise
         except ForgeError as error:
             return _failed(error, execution_id)
@@ -369,12 +370,12 @@ class Calls:
         return [None] * len(ids)
 
     async def _look_up(self, execution_id: str) -> ToolResult:
-        """Find the result of an execution whose notification will not come, or has come; wait out a database outage."""
+        """Find the result of an execution of which no notification is expected; wait out a database outage."""
         while True:
             try:
                 for result in await self._connection.store.queue.results([execution_id]):
                     return result
-                known = (await self.record(execution_id)).id
+                known = (await self.record(execution_id)).id  # callers may give only the beginning of an id
             except ForgeError as error:
                 self._results.require_open(execution_id)  # its error is more useful
                 if not error.retryable:

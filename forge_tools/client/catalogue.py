@@ -46,6 +46,7 @@ class Snapshot:
         """The workspaces of those sessions that were looked up since."""
         self.specs = tuple(sorted(found.enabled, key=lambda spec: spec.name))
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
+        # Last, since a tool's own name goes before another tool's alias.
         self._by_name.update({spec.name: spec for spec in self.specs})
 
     @cached_property

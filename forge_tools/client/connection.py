@@ -8,7 +8,7 @@ from typing import Any
 
 from forge_tools.artifacts.parts import folder_of
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
+from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.model.execution import new_id
 from forge_tools.secrets.encryption import new_reply_key
 from forge_tools.storage import Store, open_store
@@ -81,7 +81,7 @@ class Connection:
             )
 
     def begin(self, step: Coroutine[Any, Any, Any]) -> None:
-        """Run a step that nobody awaits; a failure is logged and stops nothing else. After the close it is not run."""
+        """Run a step that nobody awaits, unless the client is closed; a failure is logged and stops nothing else."""
         if self._store is None:
             step.close()
             return
@@ -104,6 +104,6 @@ class Connection:
     def _done(self, step: "asyncio.Future[Any]") -> None:
         self._steps.discard(step)
         error = None if step.cancelled() else step.exception()
-        if error is not None and not isinstance(error, ExecutionNotFoundError):
+        if error is not None:
             is_defect = not isinstance(error, ForgeError)
             logger.warning("Background step failed", extra={"error": str(error)}, exc_info=error if is_defect else None)

@@ -75,7 +75,7 @@ class Handle:
             ResultTimeoutError: it is not over yet; the execution goes on.
             ExecutionNotFoundError: SQL holds no such execution.
         """
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout <= math.inf):
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout <= math.inf):  # NaN is not
             raise InvalidCallError(f"timeout is {shown(repr(timeout))}; it must be a number of seconds, or None")
         if self._result is None:
             try:

@@ -254,12 +254,12 @@ def _encode_context(context: ExecutionContext, limit: int) -> str:
         del fields["metadata"]
         try:
             return _plain_context(limit, **fields)
-        except TypeError:  # a field has a value that cannot be compared
+        except TypeError:  # a field was given a value without a hash, such as a list, by `model_copy`
             pass
     return encode_json(context.model_dump(), "context", limit)
 
 
-@lru_cache(maxsize=64, typed=True)
+@lru_cache(maxsize=64, typed=True)  # 1, 1.0 and True are equal, but not the same JSON
 def _plain_context(limit: int, **fields: Any) -> str:
     """Encode a context without metadata: most callers make all their calls in a few."""
     return encode_json(ExecutionContext.model_construct(**fields).model_dump(), "context", limit)
@@ -308,6 +308,7 @@ def _check_attempts(call: Call) -> None:
 
 def _asks_for_a_time(call: Call, context: ExecutionContext) -> bool:
     """Whether it sets its timeout, its delay or how long it may wait; most calls leave these to their tool."""
+    # By its exact type: `False` and `""` are no delay either, but `_timing` has to refuse them.
     is_due_now = type(call.delay) is float and not call.delay and call.when is None
     return not is_due_now or call.expires_in is not None or "timeout" in context.model_fields_set
 

@@ -108,7 +108,7 @@ def digest_key(settings: Settings) -> bytes:
         ConfigurationError: there is none, or others could read it.
     """
     given = settings.digest_key.get_secret_value()
-    if given:
+    if given:  # what an environment variable holds need not be UTF-8
         return sha256(given.encode("utf-8", "surrogatepass")).digest()
     address = Address.parse(settings.database)
     if address.dialect != "sqlite":
@@ -263,6 +263,7 @@ def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, 
             [f"Missing secret value: {shown(name)}" for name in hidden],
         )
     merged = {**record.parameters, **changes}
+    # None takes out a parameter that the tool no longer has; it could not be left out otherwise.
     return {name: value for name, value in merged.items() if value is not None or name in known or name not in changes}
 
 
@@ -278,6 +279,7 @@ def _is_hidden(value: Any) -> bool:
 def _context(record: ExecutionRecord, dry_run: bool | None) -> ExecutionContext:
     """Rebuild the context. A timeout that nobody asked for stays unset."""
     known = {name: value for name, value in record.context.items() if name in ExecutionContext.model_fields}
+    # "operator maximum (asked 7s by call)" is the caller's, too. A rejection has no source: any but the default was asked for.
     if record.timeout_source != "call" and "by call" not in record.timeout_source:
         is_asked = record.timeout_source == "rejected" and known.get("timeout") != DEFAULT_TIMEOUT
         known = known if is_asked else {name: value for name, value in known.items() if name != "timeout"}

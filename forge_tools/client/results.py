@@ -16,6 +16,8 @@ from forge_tools.storage import result_of
 FIRST_POLL = 0.05
 SILENCE = 1.0
 SLOWEST_POLL = 2.0
+"""Seconds until SQL is asked first, without and with a notification to expect; and the longest pause between two polls."""
+
 BATCH = 1000
 TOGETHER = 0.05
 """The part of an interval within which new waits are polled together."""
@@ -86,8 +88,7 @@ class Results:
 
     def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[ToolResult]":
         """Begin to wait, with the returned future, until `end`. SQL is polled later if a notification is expected."""
-        if self._is_closed:
-            raise _closed(execution_id)
+        self.require_open(execution_id)
         future: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         if execution_id in self._waiting:
             self._others.setdefault(execution_id, []).append(future)
@@ -124,11 +125,11 @@ class Results:
             self.ended(named)
 
     def _decrypted(self, execution_id: str, reply: bytes) -> ToolResult | None:
-        """Return the result, unless SQL is faster or this was not encrypted for this client."""
+        """Return the result; None if this was not encrypted for this client, or the cipher is not imported yet."""
         key = self._connection.reply_key
         if key is None:
             return None
-        if not is_cipher_loaded():
+        if not is_cipher_loaded():  # importing it takes longer than reading the result from SQL, and blocks the loop
             self._connection.begin(asyncio.to_thread(load_cipher))
             return None
         text = decrypted_reply(key, execution_id, reply)

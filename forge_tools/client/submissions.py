@@ -59,7 +59,7 @@ class Submissions:
         """Whether it takes no more calls."""
 
     async def room(self) -> None:
-        """Wait, first come first, while as many calls are under way as the database should have before it.
+        """Wait in line while as many calls are under way as the database should be given at once.
 
         Workers begin with them while the rest is prepared, and the loop has time to read the database's answers.
         """
@@ -129,7 +129,7 @@ class Submissions:
     def _send(self) -> None:
         self._is_due = False
         gathered, self._gathered = self._gathered, []
-        if gathered:  # separately: who waits for a key delays no others
+        if gathered:  # separately: calls that wait for the holder of their key delay no others
             linked = [new for new in gathered if new.is_linked]
             for rows in ([new for new in gathered if not new.is_linked] if linked else gathered, linked):
                 for start in range(0, len(rows), PART):
@@ -155,7 +155,7 @@ class Submissions:
         except asyncio.CancelledError as cut_off:
             self._settle(part, _doubtful(part, cut_off))
             raise
-        except Exception as error:  # a defect: nobody knows how far it came, and those who wait have to hear of it
+        except Exception as error:  # a defect: how far it came is unknown, and the callers must be told
             logger.exception("Storing calls was interrupted", extra={"calls": len(part)})
             answers = _doubtful(part, error)
         finally:
@@ -182,7 +182,7 @@ class Submissions:
     def _publish(self, stored: Sequence[NewExecution]) -> None:
         if not stored:
             return
-        if not self._broker.is_listening:
+        if not self._broker.is_listening:  # from the first call on: a client that only reads needs no broker
             self._broker.listen(self._connection.submitter, self.results.hear, self.results.missed)
         groups: dict[tuple[str, Lane], list[NewExecution]] = {}
         for new in stored:

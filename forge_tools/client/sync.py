@@ -30,6 +30,7 @@ Side = TypeVar("Side")
 """The asynchronous class behind a synchronous one."""
 
 THREAD_END = 5.0
+"""Seconds to wait for the end of a helper thread; it is a daemon, so the program can end without it."""
 
 _left_behind: list[object] = []
 """Clients of a parent process, kept for ever in its forked children: collecting them would close connections that the
@@ -254,7 +255,7 @@ class SyncHistory(Face[History]):
         count = 0
 
         async def rest(client: ExecutorClient) -> AsyncGenerator[bytes, None]:
-            before = count
+            before = count  # after a reconnect it reads from the beginning, and skips what was yielded
             async for chunk in client.history.artifact(handle):
                 if before:
                     before -= 1
