@@ -146,7 +146,7 @@ class Validator:
 @dataclass(frozen=True)
 class _Definition:
     digest: str
-    spec: ToolSpec = field(compare=False)
+    spec: ToolSpec = field(compare=False)  # it holds dicts, so it has no hash
 
 
 @lru_cache(maxsize=1024)
@@ -167,6 +167,7 @@ class ForeignSchema:
         try:
             encode_json(schema, "its input schema", MAX_BYTES)
             _Survey(schema).check()
+            # Its messages say "it" in place of a value, which may be long, or a secret.
             self._validator = jsonschema_rs.validator_for(schema, offline=True, validate_formats=False, mask="it")
         except InvalidCallError as error:
             raise InvalidToolError(tool, error.message) from error
@@ -185,7 +186,7 @@ class ForeignSchema:
     def problems(self, values: Mapping[str, Any]) -> Iterator[str]:
         """Yield every problem, with the path of the value."""
         try:
-            plain = json.loads(json.dumps(values))  # others see subclasses of str and dict as JSON
+            plain = json.loads(json.dumps(values))  # the library refuses subclasses of str, which are JSON too
             errors = self._validator.iter_errors(plain)
         except (RecursionError, TypeError, ValueError) as error:
             yield f"Invalid parameters: {error}"

@@ -28,7 +28,7 @@ def render(spec: ToolSpec, format: str) -> Schema:
         return {"type": "function", "function": function}
     if format == "anthropic":
         return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
-    # A subset of OpenAPI, which refuses objects without properties and values of any type; or a JSON Schema.
+    # Gemini takes a JSON Schema, or a subset of OpenAPI without values of any type and objects without properties.
     if format == "gemini":
         declaration: Schema = {"name": spec.name, "description": spec.description}
         if spec.input_schema is not None:
@@ -96,7 +96,7 @@ def _for_gemini(schema: Schema) -> Schema:
     if isinstance(schema.get("const"), str):
         schema["enum"] = [schema["const"]]
     kept = {keyword: value for keyword, value in schema.items() if keyword in _GEMINI_KEYWORDS}
-    if not all(isinstance(choice, str) for choice in kept.get("enum", ())):
+    if not all(isinstance(choice, str) for choice in kept.get("enum", ())):  # Gemini's enums are of strings
         del kept["enum"]
     if kept.get("type") == "array":
         kept.setdefault("items", {"type": "string"})

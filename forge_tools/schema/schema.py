@@ -79,7 +79,8 @@ def compile_schema(schema: Any, depth: int = 0) -> Check:
 
 def suggestion(name: Any, known: Iterable[str], given: Container[str] = ()) -> str:
     """Name the closest `known` name not already `given`, as the end of a message about an unknown one."""
-    asked, names = str(name)[:64], sorted(known)
+    asked, names = str(name)[:64], sorted(known)  # cut, as comparing takes quadratic time
+    # Reversed: of names that differ only in case, the first counts.
     folded = {candidate.casefold(): candidate for candidate in reversed(names)}
     close = [folded[one] for one in difflib.get_close_matches(asked.casefold(), folded, n=1, cutoff=0.7)]
     close += [candidate for candidate in names if len(asked) > 1 and asked in candidate]
@@ -138,7 +139,8 @@ def _matcher(pattern: Any) -> Callable[[Any], bool]:
     except PatternError as error:
         reason = str(error).rpartition("\n")[2].strip().removeprefix("SchemaError: ").removeprefix("error: ")
         raise SchemaError(f"pattern {pattern!r} does not compile: {reason}") from error
-    return lambda text: matches(text) or matches(text.encode(errors="replace").decode())  # half characters are no text
+    # Once more with question marks for lone surrogates, which pydantic refuses.
+    return lambda text: matches(text) or matches(text.encode(errors="replace").decode())
 
 
 def _items(schema: Schema, depth: int) -> Check:
