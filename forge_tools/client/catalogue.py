@@ -41,9 +41,9 @@ class Snapshot:
         self.workers = found.queues
         """How many live workers serve each (queue, lane)."""
         self.walls_decide = bool(found.walls.queues or found.walls.withheld)
-        """Whether some calls do not run where their tools otherwise do."""
+        """Whether walls decide where some calls run, or that they cannot."""
         self.sessions: dict[str, str | None] = {}
-        """The workspaces of those sessions that were looked up since."""
+        """The workspaces of sessions, as far as they were looked up since this was read."""
         self.specs = tuple(sorted(found.enabled, key=lambda spec: spec.name))
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         # Last, since a tool's own name goes before another tool's alias.
@@ -134,7 +134,7 @@ class Snapshot:
 
 
 def _withheld(spec: ToolSpec, withheld: Withheld, where: str) -> str:
-    """Why a call would wait for nothing, and which setting would allow less."""
+    """Say why a call would wait in vain, and which setting would allow less."""
     less = "landlock" if withheld.asked == "namespace" else "plain"
     setting = f"""set FORGE_WALLS_OF='{{"{spec.walled_as}": "{less}"}}'"""
     change = setting if withheld.whose == THE_TOOL else f"change {withheld.whose}"
@@ -151,7 +151,7 @@ def _unwalled(said: str) -> InvalidCallError:
 
 
 def unreachable(host: str, seconds: float | None, shell: ShellRecord | None) -> str:
-    """Say why a call to the host of a shell would wait for nothing; `seconds` is None if it never had a worker."""
+    """Say why a call to the host of a shell would wait in vain; `seconds` is None if it never had a worker."""
     if seconds is None:
         return f"Host '{host}' is unknown: it never had a worker. Compare the id with those that ListShells shows."
     known = "" if shell is None else f" {shell.id} ({shown(shell.command)}) {_last_known(shell)}"

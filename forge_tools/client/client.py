@@ -1,4 +1,4 @@
-"""ExecutorClient: the executor interface, run on workers; opens what its parts share and assembles them; and `History`, what it reads of executions."""
+"""`ExecutorClient`, the executor interface on workers, assembled from its parts; and `History`, which reads past executions."""
 
 import builtins
 from collections.abc import AsyncIterator, Callable, Collection, Generator, Mapping

@@ -38,7 +38,7 @@ class Executions(Protocol):
 class Handle:
     """A claim check for one execution. Losing it loses nothing: `client.calls.attach(id)` makes another.
 
-    `is_repeat` says that its idempotency key had this execution before.
+    `is_repeat` says that its idempotency key already stood for this execution.
     """
 
     def __init__(

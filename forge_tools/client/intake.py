@@ -43,7 +43,7 @@ NO_KEY = (
 class Rejected(NamedTuple):
     """A call that is over before it began: the failed result, and the record that keeps it.
 
-    `most_age` is the greatest age in seconds of a snapshot that may reject it: its tool may have appeared or changed since.
+    A snapshot older than `most_age` seconds may not reject it: its tool may have appeared or changed since.
     """
 
     new: NewExecution
@@ -62,7 +62,7 @@ class _Plan(NamedTuple):
     detector: SecretDetector | None
     """What its calls hide; None if nothing."""
     execution: Callable[..., NewExecution]
-    """Adds what differs to what is the same."""
+    """Builds the row of a call from what is not the same for all."""
 
 
 class Intake:

@@ -296,6 +296,7 @@ def flaw_of(options: object) -> str | None:
     if options is None:
         return None
     seconds, retry = options.timeout, cast("object", options.retry)  # callers without a type checker
+    # Neither infinity nor an integer that no float can hold; whether it is a timeout, the checks of the call decide.
     if seconds is not None and not (type(seconds) in {int, float} and not seconds > sys.float_info.max):
         return unlike("timeout", seconds, "a number of seconds above 0")
     if not isinstance(retry, RetryPolicy | None):

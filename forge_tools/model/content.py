@@ -90,7 +90,7 @@ class Media:
     source: Source | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises TypeError: what is said about the bytes is not text. Here it is the author's line that fails."""
+        """Check the texts here, so that the TypeError points to the author's line."""
         for name, said in (("name", self.name), ("mime_type", self.mime_type)):
             if not isinstance(said, str | None):
                 raise TypeError(f"{name} is a {type(said).__name__}, not a text")

@@ -11,7 +11,7 @@ from forge_tools.model.calls import ToolResult
 from forge_tools.model.execution import TERMINAL, Asked, ExecutionStatus
 from forge_tools.model.scope import Output, Progress
 
-_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
+_CURSOR = re.compile(r"(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)  # numbers that INTEGER and BIGINT can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Selection:
         """Select by what a caller gave as keywords.
 
         Raises:
-            TypeError: naming a filter that there is not, and those that there are.
+            TypeError: for an unknown filter, naming the known ones.
             ValueError: as the constructor.
         """
         known = [one.name for one in fields(cls)]

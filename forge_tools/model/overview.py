@@ -135,8 +135,9 @@ THE_TOOL = "the tool"
 class WorkerWalls:
     """The tier of walls that a worker gives, and why not more.
 
-    `withheld` are the tools and, as `queue:NAME`, the queues that it leaves to others for that: each with the tier, and who asks
-    for it. Calls in `queues` all run behind walls, and so in the process lane. `bounded` says what of a call cgroups bound there.
+    `withheld` are the tools and, as `queue:NAME`, the queues that it leaves to others because it cannot give their walls: each
+    with the tier, and who asks for it. Calls in `queues` all run behind walls, and so in the process lane. `bounded` says which
+    limits of a call cgroups enforce there.
     """
 
     tier: str = "none"

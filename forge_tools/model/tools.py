@@ -21,7 +21,7 @@ Tier = Literal["plain", "landlock", "namespace"]
 """What isolates from its host a body of the process lane, or the commands that a tool starts (docs/walls.md)."""
 
 COMMANDS = "Bash"
-"""The tool by whose name settings say what isolates commands."""
+"""The tool whose name stands for all commands in the settings of walls."""
 
 Schema = dict[str, Any]
 
@@ -307,5 +307,5 @@ class ToolVersion:
     is_pinned: bool
     is_enabled: bool
     walls: str = "plain"
-    """The tier that it has in the process lane, as the worker says that published it last."""
+    """Its tier in the process lane, according to the worker that published it last."""
     demoted_reason: str | None = None
