@@ -61,7 +61,7 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
         frozen=True,
         extra="ignore",
-        hide_input_in_errors=True,
+        hide_input_in_errors=True,  # it may be a password
         validate_default=False,
     )
 
@@ -94,9 +94,9 @@ class Settings(BaseSettings):
         min_length=1,
         max_length=200,
         pattern=r"^[A-Za-z0-9._-]+$",
-        validate_default=True,
+        validate_default=True,  # what the kernel says may be no name of a queue
     )
-    """The name of this host in history and in that of its own queue, `host.<name>`."""
+    """The name of this host in history and in the name of its own queue, `host.<name>`."""
     workspace_roots: tuple[RootSettings, ...] = Field(default=(), examples=[["/srv/repo"]])
     """The folders of the default workspace, as JSON, instead of only `workspace`."""
     workspaces: dict[str, WorkspaceSettings] = Field(
@@ -109,9 +109,9 @@ class Settings(BaseSettings):
     kill_grace: float = Field(default=2.0, gt=0)
     """Seconds between cancelling a body that timed out and killing its processes."""
     expires: float = Field(default=600.0, gt=0)
-    """Seconds that a call waits at most for a worker."""
+    """Seconds that a call waits for a worker before it expires."""
     background_expires: float = Field(default=86_400.0, gt=0)
-    """Seconds that a call waits at most for a worker in the queue `background`."""
+    """Seconds that a call in the queue `background` waits for a worker before it expires."""
 
     heartbeat: float = Field(default=1.0, gt=0)
     """Seconds between two heartbeats of a worker."""
@@ -367,6 +367,7 @@ class Settings(BaseSettings):
     @property
     def stop_patience(self) -> float:
         """The longest that a worker may take to leave: whoever starts workers must not kill them earlier."""
+        # As the engine counts: three graces after the drain, and two margins of five seconds.
         return self.drain + 3 * self.kill_grace + 10
 
     @property

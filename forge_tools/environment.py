@@ -40,7 +40,7 @@ def variable(name: str) -> str | None:
 
 
 def given_secrets(*, are_taken: bool = False) -> dict[str, str]:
-    """Return the secrets that calls and tools may name, `FORGE_SECRET_<NAME>`; `are_taken` removes them from here."""
+    """Return the secrets that calls and tools may name, `FORGE_SECRET_<NAME>`; `are_taken` hides them from tools."""
     prefix = "FORGE_SECRET_"
     read = os.environ.pop if are_taken else os.environ.__getitem__
     return {name.removeprefix(prefix): read(name) for name in list(os.environ) if name.startswith(prefix)}

@@ -7,7 +7,7 @@ ForgeError
 ├── ToolError                   something about one tool, named
 │   ├── DuplicateToolError
 │   ├── ToolNotFoundError
-│   ├── ToolChangedError        it is disabled, or defined otherwise, since its call was checked
+│   ├── ToolChangedError        it was disabled or redefined after its call was checked
 │   └── InvalidToolError        a definition that a provider or the runtime would refuse
 ├── ToolFailure                 raised by a body: the text that the model reads
 ├── StorageError                the database refused or failed

@@ -12,7 +12,7 @@ Form = Literal["text", "json"]
 
 _OURS = ("forge_tools.", "workers.")
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data", "color_message"}
-"""What is no data; `color_message` is the message once more, as uvicorn adds it for terminals."""
+"""Fields that are not data; `color_message` is the message once more, as uvicorn adds it for terminals."""
 
 
 class Writable(Protocol):
@@ -22,7 +22,7 @@ class Writable(Protocol):
 
 
 class CallLog(logging.Handler):
-    """Records with each call what its body logs, whatever other handlers do. What we log of it is recorded already."""
+    """Records with each call what its body logs, whatever other handlers do. Our own messages about it are recorded already."""
 
     def emit(self, record: logging.LogRecord) -> None:
         scope = SCOPE.get()

@@ -1,4 +1,4 @@
-"""A folder's project: `[tool.forge-tools]` in its pyproject.toml, and `.forge`, whose id names its stack's home; where that has its broker."""
+"""A folder's project: its table in pyproject.toml, `.forge`, whose id names the home of its stack, and the socket of the broker there."""
 
 import hashlib
 import os
@@ -185,6 +185,7 @@ def _read(folder: Path) -> UUID | None:
             f"{file} is a folder, perhaps made by an unreleased version of forge-tools; this version leaves it alone: "
             "rename or remove it, or set FORGE_HOME to it to continue with its content."
         )
+    # A link that cannot be followed may be a loop or lead into a closed folder: opening it tells.
     leads_nowhere = os.path.islink(file) and not os.path.exists(file)  # noqa: PTH110, PTH114  as above
     if not (os.path.isfile(file) or leads_nowhere):  # noqa: PTH113  as above; opening a pipe would block
         return None

@@ -39,7 +39,7 @@ def _network(text: str) -> str:
 
 
 Network = Annotated[str, AfterValidator(_network)]
-"""Where commands may connect to: `host` for anywhere, `none`, or the hosts that are, such as `api.example.com, *.example.org:8443`."""
+"""Where commands may connect to: `host` for anywhere, `none`, or a list of hosts, such as `api.example.com, *.example.org:8443`."""
 
 
 def _is_given(network: str) -> str:

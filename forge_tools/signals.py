@@ -1,4 +1,4 @@
-"""Signals: their names, and those that this process was started to ignore, which programs that it starts are not to ignore."""
+"""Signals: their names and handlers, and those ignored since the start, which the programs that we start must not inherit."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator

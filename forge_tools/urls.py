@@ -72,7 +72,7 @@ def database_id(url: str) -> str:
 
 
 def for_redis(url: str) -> str:
-    """Return the same URL for the Redis client: kombu, and so our settings, name a socket and its database otherwise."""
+    """Return the same URL for the Redis client: kombu, and so our settings, name a socket and its database differently."""
     return re.sub(r"(?<=[?&])virtual_host=", "db=", url.replace("redis+socket://", "unix://", 1))
 
 
