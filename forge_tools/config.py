@@ -294,14 +294,17 @@ class Settings(BaseSettings):
         return self
 
     @classmethod
-    def load(cls, **overrides: Any) -> Self:
-        """Read the environment, with `overrides` on top.
+    def load(cls, given: Self | None = None, /, **overrides: Any) -> Self:
+        """Read the environment, with what `given` sets and `overrides` on top.
 
         Raises:
             ConfigurationError: naming the setting and what it must be.
         """
+        if given is not None and not overrides:
+            return given
+        known = {} if given is None else {name: getattr(given, name) for name in given.model_fields_set}
         try:
-            return cls(**{k: v for k, v in overrides.items() if v is not None})
+            return cls(**known | {k: v for k, v in overrides.items() if v is not None})
         except SettingsError as error:
             found = _UNREADABLE.search(str(error))
             raise ConfigurationError(_said_of((found[1],), "") if found else str(error)) from error

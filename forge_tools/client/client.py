@@ -35,7 +35,7 @@ class ExecutorClient:
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
-        settings = settings or Settings.load()
+        settings = Settings.load(settings)
         self._close_within = settings.database_timeout
         self._connection = Connection(settings)
         self.history = History(self._connection)
@@ -46,7 +46,7 @@ class ExecutorClient:
     @classmethod
     def connect(cls, settings: Settings | None = None, **overrides: Any) -> Self:
         """Make a client from the environment, to be entered with `async with` or awaited; keywords override settings."""
-        return cls(settings or Settings.load(**overrides))
+        return cls(Settings.load(settings, **overrides))
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -285,7 +285,7 @@ class SyncExecutorClient(Face[ExecutorClient]):
     """`ExecutorClient` without `await`. Threads may share one; in a forked child it reconnects by itself."""
 
     def __init__(self, settings: Settings | None = None, **overrides: Any) -> None:
-        bridge = Bridge(settings or Settings.load(**overrides))
+        bridge = Bridge(Settings.load(settings, **overrides))
         super().__init__(bridge, lambda client: client)
         self.calls = SyncCalls(bridge, lambda client: client.calls)
         self.history = SyncHistory(bridge, lambda client: client.history)

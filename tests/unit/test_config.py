@@ -34,6 +34,17 @@ def test_without_settings_the_embedded_stack_is_meant() -> None:
     assert settings.audit_heads_file == settings.home / "audit.heads"
 
 
+def test_what_is_given_goes_before_the_environment_and_keywords_before_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = Settings.load(home=tmp_path, expires=5, lease=20)
+    monkeypatch.setenv("FORGE_EXPIRES", "6")
+    changed = Settings.load(given, lease=30)
+
+    assert (changed.home, changed.expires, changed.lease) == (tmp_path, 5, 30)
+    assert Settings.load(given) is given
+
+
 def test_the_broker_of_a_home_with_odd_characters_is_found(tmp_path: Path) -> None:
     home = tmp_path / "a b%20?c#d@e:f"
     broker = Settings.load(home=home).broker

@@ -21,7 +21,14 @@ from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
 from forge_tools.client.client import History
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
+from forge_tools.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    ErrorCode,
+    ForgeError,
+    ResultTimeoutError,
+    SchemaVersionError,
+)
 from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
 from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.waiting import wait_until
@@ -206,6 +213,15 @@ def test_a_client_that_cannot_connect_says_so_each_time_and_keeps_no_thread(tmp_
             client.history.list()
 
     assert not helper_threads()
+
+
+def test_keywords_override_settings_that_are_given_beside_them(settings: Settings) -> None:
+    nowhere = "sqlite:////nowhere/forge.db"
+
+    with pytest.raises(SchemaVersionError, match="no database at /nowhere/"):
+        SyncExecutorClient(settings, database_url=nowhere).history.list()
+    with pytest.raises(SchemaVersionError, match="no database at /nowhere/"):
+        asyncio.run(ExecutorClient.connect(settings, database_url=nowhere).open())
 
 
 def test_a_wait_that_is_interrupted_cancels_its_call(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
