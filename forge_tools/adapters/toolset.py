@@ -17,6 +17,7 @@ from forge_tools.model.calls import CallOptions, ExecutionContext, ToolResult
 from forge_tools.model.content import CONTENT, Media
 from forge_tools.model.tools import ARTIFACT_PATTERN, Schema, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schema import shown, suggestion
+from forge_tools.schema.providers import input_schema
 
 PDF = "application/pdf"
 
@@ -323,7 +324,7 @@ def _without_nulls(arguments: dict[str, Any], spec: ToolSpec) -> dict[str, Any]:
     The executor already treats null parameters as absent (contradiction C38).
     """
     if spec.input_schema is not None:
-        pruned: dict[str, Any] = _pruned(arguments, spec.input_schema)
+        pruned: dict[str, Any] = _pruned(arguments, input_schema(spec))
         return pruned
     for parameter in spec.parameters:
         if isinstance(given := arguments.get(parameter.name), dict | list):

@@ -54,9 +54,16 @@ def require_format(format: str) -> None:
 def input_schema(spec: ToolSpec) -> Schema:
     """Return a fresh JSON Schema of the arguments, with parameters in the order of declaration (spec S4-27, S4-28)."""
     if spec.input_schema is not None:
-        return copy.deepcopy(spec.input_schema)
+        return _in_keywords(copy.deepcopy(spec.input_schema))
     properties = {p.name: copy.deepcopy(p.to_json_schema()) for p in spec.parameters}
     return {"type": "object", "properties": properties, "required": [p.name for p in spec.parameters if p.required]}
+
+
+def _in_keywords(schema: Any) -> Schema:
+    """Write `true` as the schema without keywords, and `false` likewise: providers, their SDKs and adapters expect objects."""
+    if isinstance(schema, bool):
+        return {} if schema else {"not": {}}
+    return _each_inside(schema, _in_keywords)
 
 
 def _plain_object(schema: Schema) -> Schema:
@@ -83,11 +90,12 @@ def _with_items(schema: Schema) -> Schema:
 def _each_inside(schema: Schema, change: Any) -> Schema:
     if isinstance(schema.get("properties"), dict):
         schema["properties"] = {name: change(part) for name, part in schema["properties"].items()}
-    for keyword in ("items", "additionalProperties"):
-        if isinstance(schema.get(keyword), dict):
-            schema[keyword] = change(schema[keyword])
-    if "anyOf" in schema:
-        schema["anyOf"] = [change(part) for part in schema["anyOf"]]
+    if isinstance(schema.get("items"), dict | bool):
+        schema["items"] = change(schema["items"])
+    if isinstance(schema.get("additionalProperties"), dict):  # `true` and `false` stay: they are usual there
+        schema["additionalProperties"] = change(schema["additionalProperties"])
+    for keyword in schema.keys() & {"anyOf", "oneOf", "allOf"}:
+        schema[keyword] = [change(part) for part in schema[keyword]]
     return schema
 
 

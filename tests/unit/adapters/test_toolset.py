@@ -96,6 +96,17 @@ async def test_nulls_for_optional_members_are_left_out_at_every_depth(registry: 
     assert tool.calls == [{"filter": {"deep": kept, "must": None}, "rows": [kept, {"a": "x"}]}]
 
 
+async def test_arguments_of_a_schema_that_takes_anything_are_passed_on(registry: ScopedRegistry) -> None:
+    properties = {"any": True, "all": {"type": "array", "items": True}}
+    tool = Recorder(input_schema={"type": "object", "properties": properties}, answer="ok")
+    registry.register(tool)
+    given = {"any": {"a": None}, "all": [None, {"b": None}]}
+
+    [answer] = await Toolset(ToolExecutor(registry)).answer([ToolCall("1", "Recorder", given)])
+
+    assert (answer.text, tool.calls) == ("ok", [given])
+
+
 async def test_nulls_inside_alternatives_are_left_out_too(registry: ScopedRegistry) -> None:
     page = {"type": "object", "properties": {"size": {"type": "integer"}, "kind": {"enum": ["a", "b"]}}}
     other = {"type": "object", "properties": {"mark": {"type": "string"}}}

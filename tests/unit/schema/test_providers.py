@@ -98,6 +98,29 @@ def test_gemini_gets_no_parameters_where_there_are_none() -> None:
     assert render(Broken().spec, "gemini") == {"name": "Broken", "description": "Raise"}
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_schemas_of_others_that_are_true_or_false_become_objects(format: str) -> None:
+    closed = {"type": "object", "properties": {"z": True}, "additionalProperties": False}
+    properties = {
+        "a": True,
+        "b": False,
+        "c": {"type": "array", "items": True},
+        "d": {"anyOf": [closed, True]},
+        "e": {"oneOf": [True]},
+    }
+    spec = Echo().spec.model_copy(update={"input_schema": {"type": "object", "properties": properties}})
+
+    objects = {
+        "a": {},
+        "b": {"not": {}},
+        "c": {"type": "array", "items": {}},
+        "d": {"anyOf": [closed | {"properties": {"z": {}}}, {}]},
+        "e": {"oneOf": [{}]},
+    }
+    assert str(objects) in str(render(spec, format))
+    assert spec.input_schema == {"type": "object", "properties": properties}
+
+
 def test_mcp_gets_hints_from_the_capabilities() -> None:
     plain = render(Echo().spec, "mcp")
     shell = render(Recorder(capabilities=Capabilities(executes_commands=True, accesses_network=True)).spec, "mcp")
