@@ -158,6 +158,7 @@ def broker_socket(home: Path) -> Path:
     here = home.resolve() / "valkey.sock"
     name = hashlib.blake2b(os.fsencode(here), digest_size=8).hexdigest()
     private = f"forge-tools-{os.getuid()}"
+    # /tmp itself, too: TMPDIR may lead to a long path.
     folders = [Path(tempfile.gettempdir()) / private, Path("/tmp") / private]  # noqa: S108 made 0700, its owner checked
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         folders.insert(0, Path(runtime))

@@ -78,7 +78,7 @@ class Snapshot:
         Raises:
             ValueError: for an unknown format.
         """
-        require_format(format)
+        require_format(format)  # also if there is nothing to render
         return [render(spec, format) for spec in self.specs if category is None or spec.category == category]
 
     def queue_of(self, workspace: object) -> str | None:

@@ -102,7 +102,7 @@ class Intake:
     def handle_of(self, call: Call, new: NewExecution) -> str | None:
         """Return the parameter that names the host of an accepted call, if one does."""
         plan = self._plans[new.tool]
-        return _handle_among(plan.validator.named(call.arguments), plan.handles) if plan.handles else None
+        return _handle_among(plan.validator.named(call.arguments), plan.handles)
 
     def refuse(self, call: Call, error: str, code: str, snapshot: Snapshot, **metadata: Any) -> Rejected:
         """Reject a call that passed the checks here; keywords become the result's metadata."""
@@ -172,7 +172,7 @@ class Intake:
             InvalidCallError: the values cannot be carried.
         """
         limit, tool = self._settings.max_parameter_bytes, plan.spec.name
-        encode_json(context.metadata, "context.metadata", limit)  # what JSON cannot carry is not searched for secrets
+        encode_json(context.metadata, "context.metadata", limit)  # first, since only JSON can be searched for secrets
         parts = (plan.detector or SecretDetector(plan.spec)).part(parameters, context.metadata)
         if parts is None:
             return {}, context
@@ -230,6 +230,7 @@ class Intake:
         )
         result = ToolResult.fail(error, error_code=code, error_details=metadata.get("errors"), **metadata)
         asked = call.effective_context
+        # Errors quote names and values that the caller sent.
         if scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES, metadata=asked.metadata):
             result = scrubber.result(result)
         kept, context = SecretDetector(spec, self._patterns).seen(arguments, asked)

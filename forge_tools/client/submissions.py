@@ -118,8 +118,7 @@ class Submissions:
 
     def _gather(self, new: NewExecution) -> None:
         self._gathered.append(new)
-        if not self._is_due:
-            self._send_soon()
+        self._send_soon()
 
     def _send_soon(self) -> None:
         if not self._is_due:

@@ -400,6 +400,7 @@ class Newest(Generic[T]):
         self._calls.append(call)
         self._sizes.append(size := _size_of(parameters, output))
         self._size += size
+        # The newest stays, however large: `InlineExecutor.last` is that one.
         while len(self._calls) > self._count or (self._size > self.MOST_KEPT and len(self._calls) > 1):
             self._calls.popleft()
             self._size -= self._sizes.popleft()
