@@ -345,7 +345,7 @@ class _Strict:
         if _is(types, "object"):
             kept = self.object(kept, path, depth + 1)
         if _is(types, "array"):
-            if not kept.get("items"):
+            if not kept.get("items") or isinstance(kept["items"], list):
                 raise self._refused(path, "is an array of anything: describe its `items`")
             kept["items"] = self.value(kept["items"], f"{path}[]", depth)
         return kept

@@ -72,6 +72,7 @@ def _plain_object(schema: Schema) -> Schema:
     The constraints of the alternatives are checked when the tool is called.
     """
     if _NOT_AT_THE_TOP.isdisjoint(schema) and schema.get("type") == "object":
+        schema.setdefault("properties", {})  # MCP lets servers leave it out, and OpenAI refuses such tools
         return schema
     parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword) or ()]
     members = [part["properties"] for part in (*parts, schema) if isinstance(part, dict) and "properties" in part]

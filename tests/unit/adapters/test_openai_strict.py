@@ -170,3 +170,11 @@ def test_the_built_in_tools_can_be_strict(tool: type[BaseTool]) -> None:
 
     check_parameters(tool.name, schema)
     check_strict(tool.name, schema)
+
+
+def test_an_array_with_a_schema_for_each_place_is_refused() -> None:
+    pair = {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]}  # as until draft 2019-09
+    tool = Recorder(input_schema={"type": "object", "properties": {"pair": pair}})
+
+    with pytest.raises(InvalidToolError, match="pair is an array of anything: describe its `items`"):
+        strict_parameters(tool.spec)

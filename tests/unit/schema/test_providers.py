@@ -121,6 +121,13 @@ def test_schemas_of_others_that_are_true_or_false_become_objects(format: str) ->
     assert spec.input_schema == {"type": "object", "properties": properties}
 
 
+@pytest.mark.parametrize("format", ["openai", "anthropic", "ollama"])
+def test_a_schema_of_others_without_properties_is_given_none(format: str) -> None:
+    spec = Echo().spec.model_copy(update={"input_schema": {"type": "object"}})
+
+    assert "{'type': 'object', 'properties': {}}" in str(render(spec, format))
+
+
 def test_mcp_gets_hints_from_the_capabilities() -> None:
     plain = render(Echo().spec, "mcp")
     shell = render(Recorder(capabilities=Capabilities(executes_commands=True, accesses_network=True)).spec, "mcp")
