@@ -96,7 +96,7 @@ def backlog(app: "Celery", queues: Sequence[str]) -> int:
             return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)
     waiting = 0
     with app.connection_for_write() as connection:
-        for queue in queues:
+        for queue in queues:  # a channel for each: asking for a missing queue closes it
             with suppress(*connection.channel_errors), connection.channel() as opened:
                 channel: Any = opened  # celery-types declares less than every transport has
                 waiting += channel.queue_declare(queue, passive=True).message_count

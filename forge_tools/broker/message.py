@@ -23,7 +23,7 @@ from forge_tools.time_limits import CeleryLimits
 CHANNEL_PREFIX = "forge:notifications:"
 
 REPLY_MARK = b"\0"
-"""Separates the id of an execution from its encrypted result. A notification without it is ids separated by spaces."""
+"""Separates the id of an execution from its encrypted result. Without it, a notification is ids separated by spaces."""
 
 CLOSE_SECONDS = 5.0
 """How long a closing broker may still send what is under way."""
@@ -146,7 +146,7 @@ def queue_name(queue: str, lane: Lane) -> str:
 
 def queue_of(name: str) -> str:
     """Return the queue whose broker queue has that name."""
-    return name.removeprefix("forge.").rpartition(".")[0]
+    return name.removeprefix("forge.").rpartition(".")[0]  # the last dot: names of queues may contain dots
 
 
 def list_name(queue: str, priority: int) -> str:

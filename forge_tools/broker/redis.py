@@ -30,7 +30,7 @@ CONNECT_SECONDS = 3.0
 RECONNECT_SECONDS = 0.5
 """The pause between two tries of a listener to connect."""
 SILENCE_SECONDS = 5.0
-"""When a silent server is pinged; after as long again without an answer, it counts as gone."""
+"""How long a server may be silent before it is pinged; after as long again without an answer, it counts as gone."""
 MOST_UNSENT = 1000
 """How many commands may wait for the connection."""
 MOST_BYTES = 4 << 20
