@@ -43,7 +43,7 @@ class Listener(Protocol):
 
 
 class Generations:
-    """The workers that serve, which are a list of the stack's own, and those that take over from them."""
+    """The workers that serve (the stack's own list, changed in place) and those that take over from them."""
 
     def __init__(
         self, serving: list[SupervisedWorker], make: Callable[[], list[SupervisedWorker]], listener: Listener
@@ -57,7 +57,7 @@ class Generations:
         self._leaving: list[SupervisedWorker] = []
 
     def renew(self) -> None:
-        """Start new workers, which take over once they serve; end those that were to, since their code is old."""
+        """Start new workers, which take over once they serve; end any still starting, since their code is old."""
         with self._lock:
             if self._coming is None:
                 return
@@ -140,7 +140,8 @@ def _changes(tops: set[Path], seen: "_Look", stop: Event) -> Iterator[list[Path]
             if files := sorted({path for path, _ in before.sources.items() ^ seen.sources.items()}):
                 for file in files:
                     with suppress(OSError):  # most have none; and it may be another user's, or not in a folder
-                        Path(cache_from_source(str(file))).unlink()  # same second and size: it would be used
+                        # Python would use the old bytecode if the source has the same size and second as before.
+                        Path(cache_from_source(str(file))).unlink()
                 yield files
             if seen.folders != watched:
                 break

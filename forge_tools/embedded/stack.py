@@ -158,7 +158,7 @@ class EmbeddedStack:
                 self._start_valkey()
             migrate.upgrade(self.settings.migration_database)
             ensure_key(self.settings)
-            if self._valkey:
+            if self._valkey:  # only now: it loads its data while the database is migrated
                 self._await_answer(self._valkey)
             if not self._is_signalled:
                 self._start_workers()
@@ -182,7 +182,7 @@ class EmbeddedStack:
         if self._tender is not None:
             self._tender.join()
             self._tender = None
-        # The launchers kill at the end of the grace period; shortly afterwards the launcher itself must be hanging.
+        # The launchers kill at the end of the grace period: one that is still there shortly afterwards hangs itself.
         self._end(self._workers, self.settings.drain + WORKER_MARGIN + 0.2)
         if self._forks is not None:
             self._forks.close()
@@ -216,7 +216,7 @@ class EmbeddedStack:
         ]
 
     def start_workers(self, forks: WorkerForks) -> None:
-        """Start the first workers; other stacks may do it otherwise."""
+        """Start the first workers; a subclass may start them differently."""
         self._workers += self.make_workers(forks)
         for worker in self._workers:
             worker.start()

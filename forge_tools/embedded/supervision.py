@@ -44,7 +44,7 @@ class ProcessStatus:
 
 
 class Launched:
-    """The launcher of a command, which says on its control socket how that ended."""
+    """The launcher of a command; on its control socket it reports how the command ended."""
 
     def __init__(self, control: socket.socket) -> None:
         self.returncode: int | None = None
@@ -112,7 +112,7 @@ class Launched:
         if "error" in facts:
             return os.EX_OSERR
         if "gone" not in facts:
-            return -signal.SIGKILL
+            return -signal.SIGKILL  # the launcher itself died: otherwise `gone` is its last word
         return facts.get("exit", SIGNALLED + facts.get("signal", signal.SIGKILL))
 
 
