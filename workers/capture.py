@@ -38,7 +38,7 @@ PAUSE_SECONDS = 0.005
 """The pause between arrival and reading, in which at most a full pipe arrives."""
 
 END_SECONDS = 5.0
-_MOST_FOLLOWED = 64
+_MOST_FOLLOWED = 64  # a child that runs untrusted code could send pipes without end
 
 
 class CallStream:
@@ -62,11 +62,11 @@ class CallStream:
             self.write(line)
 
     def detach(self) -> "_Bytes":
-        """Return what writes bytes; the stream is the worker's, and goes on."""
+        """Return the byte stream; unlike others, this text stream stays usable, since it is the worker's."""
         return self.buffer
 
     def close(self) -> None:
-        """Close nothing, for the same reason."""
+        """Flush only: the stream is the worker's."""
         self.flush()
 
     def fileno(self) -> int:
@@ -80,7 +80,7 @@ class CallStream:
 
     def move(self, descriptor: int, *, of_calls: bool) -> None:
         """In a forked process, send to that descriptor everything from here on, or only what belongs to no call."""
-        self._pid = os.getpid() if of_calls else 0
+        self._pid = os.getpid() if of_calls else 0  # no process has 0, so nothing belongs to a call
         self.beneath.move(os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False))
 
     def _put(self, text: str | bytes) -> bool:

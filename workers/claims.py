@@ -94,6 +94,7 @@ class Recorder:
                 self._keep(error)
             else:
                 flushed, self._flushing = self._flushing, []
+                # Late ones are left out: their attempts are no longer this worker's to report.
                 stored = [Stored(*one, how) for one, how in zip(flushed, kept, strict=True) if how]
                 for hook in self._stored:
                     hook(stored)

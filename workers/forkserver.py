@@ -52,7 +52,7 @@ def start(umask: int, command: Sequence[bytes], environment: Mapping[bytes, byte
     supervisor = os.getpid()
     signal.pthread_sigmask(
         signal.SIG_BLOCK, signal.valid_signals()
-    )  # none is for the handlers that a fork has at first
+    )  # until a fork has its own handlers, ours must not run there
     child = os.fork()
     if not child:
         try:

@@ -86,7 +86,7 @@ class _CeleryLimit:
                 self._job._set(None, (True, None))  # noqa: SLF001  Celery has no public way
             return True
         if self._job is None and left <= ARM_SECONDS:
-            self._arm(pool, max(left, FOLLOW_SECONDS))
+            self._arm(pool, max(left, FOLLOW_SECONDS))  # never 0, which Celery takes for no limit
         return False
 
     def _arm(self, pool: Any, soft: float) -> None:

@@ -92,7 +92,7 @@ class Fitness(Middleware, Service):
         logger.warning("This worker is unfit" if self.lacks else "This worker is fit again", extra={"why": self.lacks})
         try:
             await self._store.workers.say_unfit(self._worker_id, self.lacks)
-            self._said = self.lacks
+            self._said = self.lacks  # only now: what could not be recorded is tried again at the next step
         except ForgeError as error:
             logger.warning(self.failure, extra={"error": str(error)})
 

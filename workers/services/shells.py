@@ -174,7 +174,7 @@ class ShellWatch(Service):
 
 
 class DesertedShells(Service):
-    """Gives up the shells of hosts that have no worker any more: not after one bad check, and for all live workers."""
+    """Gives up the shells of hosts that have no worker any more, after two bad checks; one worker does it for all."""
 
     name = "deserted shells"
     failure = "Shells cannot be recorded"

@@ -251,7 +251,10 @@ class RollUps(Service):
 
 
 class Expired(Service):
-    """Deletes artifacts and idempotency keys that have expired, in batches, and lets calls through in between."""
+    """Deletes artifacts and idempotency keys that have expired, in batches, and lets calls through in between.
+
+    Every worker does, not only the leader: artifacts in files can be deleted only where their folder is configured.
+    """
 
     name = "expired"
     failure = "What has expired is not deleted yet"
