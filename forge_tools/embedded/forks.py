@@ -35,7 +35,7 @@ class WorkerForks(Spawner):
 class SupervisedWorker(SupervisedProcess):
     """A worker with these arguments, whose instance id changes with each start.
 
-    `died` is called with it and its exit code once nothing of it is left.
+    `died` receives the worker and its exit code once nothing of it is left.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SupervisedWorker(SupervisedProcess):
             self._ready = None
 
     def _said(self, how: int = 0) -> bytes:
-        """Return what it said as it started, which stays to be read again."""
+        """Return what it said as it started, without consuming it."""
         if (ready := self._ready) is not None:
             with suppress(OSError):  # it has ended, or said nothing yet
                 return ready.recv(READY_BYTES, socket.MSG_PEEK | how)

@@ -124,7 +124,7 @@ def changes(roots: Iterable[Path], stop: Event) -> Iterator[list[Path]]:
     folders are not watched yet.
 
     Raises:
-        ConfigurationError: there are too many folders, also for the kernel, or one has a name that is not UTF-8.
+        ConfigurationError: there are too many folders, for us or for the kernel, or one has a name that is not UTF-8.
     """
     tops = {root.resolve() for root in roots}
     return _changes(tops, _look(tops), stop)
