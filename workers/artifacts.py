@@ -38,6 +38,7 @@ class ArtifactDesk:
                 raise ConfigurationError(
                     f"FORGE_ARTIFACT_DIR: {why}. Name a folder that only this user can write to."
                 ) from error
+        # The parts of a result become artifacts too, and have a limit of their own.
         self._max_bytes = max(settings.artifact_max_bytes, min(settings.max_part_size, settings.artifact_quota))
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
 

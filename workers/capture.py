@@ -235,7 +235,10 @@ class Pipes:
             self._renew()
 
     def start_anew(self) -> None:
-        """Read from now on in a thread started by the current one, and in no older one."""
+        """Read from now on in a thread started by the current one, and in no older one.
+
+        Walls hold for the thread that puts them up and for those it starts afterwards.
+        """
         older = self._pair.thread
         self._renew()
         older.join(timeout=END_SECONDS)

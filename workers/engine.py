@@ -265,9 +265,9 @@ def end_process(worker_id: str) -> NoReturn:
 class Lifeline:
     """While entered, a watchdog kills this process after `limit` seconds without a beat.
 
-    With `limit` None, or without /proc, there is no watchdog.
     It also kills it if our end of the socket closes without the farewell that is sent on leaving without an exception.
     Forked children close the sockets they inherit, so the watchdog sees our end whoever outlives us.
+    With `limit` None, or without /proc, there is no watchdog.
     """
 
     def __init__(self, limit: float | None) -> None:

@@ -105,7 +105,7 @@ def main() -> None:
     given()  # what it finds here holds for every worker
     gc.collect()
     gc.freeze()
-    os.umask(umask := os.umask(0o077))
+    os.umask(umask := os.umask(0o077))  # it can be read only by setting it
     serve((), partial(start, umask), spares_shells=True)
 
 

@@ -57,6 +57,7 @@ def cancelled(claim: Claim, after_ms: float) -> Outcome:
 def interrupted(claim: Claim, after_ms: float) -> Outcome:
     """Return the outcome of a body that nobody asked to cancel: it or a neighbour cancelled its event loop's tasks."""
     why = "Tool execution cancelled without a request: code on the event loop of the tools cancelled its task."
+    # A neighbour may have done it, so another attempt may well succeed.
     hint: dict[str, Any] = {"retryable": True} if claim.idempotent else {}
     return _failed(claim, why, ErrorCode.EXECUTION_ERROR, after_ms, **hint)
 

@@ -155,9 +155,9 @@ class _Pool(asynpool.AsynPool):
 
 
 def pool_with(adopt: Adopt, serve: Serve, still: Still) -> type[prefork.TaskPool]:
-    """Return the pool of a worker whose engine adopts each process, with its end of a socket pair, and which it serves.
+    """Return a pool class whose engine adopts each process with one end of a socket pair; `serve` gets the other.
 
-    So there is no address that others could connect to, and no child has to identify itself. It forks while `still`.
+    So there is no address that others could connect to, and no child has to identify itself. It forks inside `still`.
     """
     pair: tuple[socket.socket, ChildOutput, Cgroup]  # of the process that is being forked, in which it stays
 

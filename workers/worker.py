@@ -186,7 +186,7 @@ class Worker:
         await self.workspaces.announce()
         await self._decryption.check(self.store)
         await self.tools.publish()
-        self.lease.renew(time.monotonic())
+        self.lease.renew(time.monotonic())  # registering set `last_seen_at`, as a heartbeat does
         self._runner.start(self._services(), self.recorder.run(), self.reports.run())
 
     async def stop(self) -> None:

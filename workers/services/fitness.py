@@ -15,7 +15,7 @@ from workers.middleware.base import Activity, Middleware
 from workers.services.service import Lease, Service
 
 LONGEST_RUN = 5
-"""Bodies in a row that fell short, even if everything else looks well."""
+"""After this many bodies in a row that fell short, a worker is unfit, even if everything else looks well."""
 
 PATIENCE = 5.0
 """Seconds of shortage without a body that could cause it, before a worker leaves."""

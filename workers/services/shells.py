@@ -126,7 +126,7 @@ class ShellWatch(Service):
         return own
 
     async def _tell(self, seen: Sequence[ShellRecord], said: Sequence[ShellRecord] | None) -> None:
-        """Write what is new, and what lives but is not reported so: it was given up while this host was away."""
+        """Write what is new, and shells that live although SQL says otherwise: given up while this host was away."""
         now = self._clock()
         given_up = set[str]()
         if said is not None:

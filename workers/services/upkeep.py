@@ -23,7 +23,7 @@ from forge_tools.storage.retention import PruneRun
 from workers.services.service import Leadership, Service
 
 REST = 4.0
-"""After a batch, or an hour, rest so many times its duration: a fifth of one processor at most, less under load."""
+"""Rest this many times as long as a batch, or an hour, took: a fifth of one processor at most, less under load."""
 
 AUDIT_LEASE = "audit"
 HURRIED_REST = 1.0
