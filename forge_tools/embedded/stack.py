@@ -182,7 +182,7 @@ class EmbeddedStack:
         if self._tender is not None:
             self._tender.join()
             self._tender = None
-        # The launchers kill at the end of the grace period: one that is still there shortly afterwards hangs itself.
+        # The launchers kill at the end of the grace period: one that is there much longer is stuck.
         self._end(self._workers, self.settings.drain + WORKER_MARGIN + 0.2)
         if self._forks is not None:
             self._forks.close()
