@@ -178,7 +178,7 @@ def drain(engine: Engine) -> None:
         engine.stop()
     while stopping.is_alive() and state.should_terminate is None:
         stopping.join(POLL_SECONDS)
-    engine.stop(drain=0)  # cuts short what a signal ended the wait for; otherwise it has nothing left to do
+    engine.stop(drain=0)  # if a signal ended the wait, this cuts bodies off; otherwise nothing is left to stop
 
 
 def _worker_class(app: Celery, engine: Engine) -> Any:
