@@ -86,8 +86,8 @@ class Engine:
             self._ready.result(timeout=START_DEADLINE)
         except TimeoutError as error:
             raise ForgeError(
-                f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs. "
-                "The log names the tool."
+                f"The worker is not ready after {START_DEADLINE:g}s: the database hangs, or the initialize() of a tool, "
+                "which the log then names."
             ) from error
 
     def stop(self, drain: float | None = None) -> None:

@@ -4,7 +4,7 @@ import inspect
 import logging
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import ClassVar
 
@@ -123,14 +123,18 @@ class ScopedRegistry:
         Raises:
             ToolError: naming the tool that could not start.
         """
-        current = [""]
-        alarm = threading.Timer(SLOW_SECONDS, _name_slow, args=(current,))  # a task would not run if the hook blocks
+        name = ""
+
+        def tell() -> None:
+            _logger.warning("The initialize() of a tool takes long", extra={"tool": name, "seconds": SLOW_SECONDS})
+
+        alarm = threading.Timer(SLOW_SECONDS, tell)  # a task would not run if the hook blocks
         alarm.daemon = True
         with suppress(RuntimeError):  # no more threads: the tools matter more
             alarm.start()
         try:
             for tool in self.list_all():
-                name = current[0] = tool.spec.name
+                name = tool.spec.name
                 if self._initialized.get(name) is tool:
                     continue
                 try:
@@ -201,10 +205,6 @@ class ToolRegistry(ScopedRegistry):
         """Discard the object and its tools; the next construction starts empty. For tests."""
         with ToolRegistry._creation:
             ToolRegistry._instance = None
-
-
-def _name_slow(current: Sequence[str]) -> None:
-    _logger.warning("The initialize() of a tool takes long", extra={"tool": current[0], "seconds": SLOW_SECONDS})
 
 
 def check_definition(tool: object, *, strict: bool = False) -> None:

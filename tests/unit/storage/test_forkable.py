@@ -6,7 +6,8 @@ import select
 import signal
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,54 +70,54 @@ def test_a_fork_can_use_sqlite(statements: Callable[..., Awaitable[None]], tmp_p
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_signal_handler_may_fork_while_a_fork_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forkable, "PATIENCE_SECONDS", 0.5)
-    lock, is_held, is_over = forkable.lock_against_forks(), threading.Event(), threading.Event()
+    with held(forkable.lock_against_forks()) as is_over:
+
+        def handle(*_: object) -> None:
+            fork_that_uses_sqlite()
+            is_over.set()
+
+        with handled([signal.SIGALRM], handle):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            fork_that_uses_sqlite()
+            assert is_over.wait(30)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_in_a_signal_handler_frees_nothing_that_a_waiting_fork_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkable, "PATIENCE_SECONDS", 0.5)
+    locks, found = [forkable.lock_against_forks() for _ in range(20)], []
+
+    def handle(*_: object) -> None:
+        found.append(busy(locks))
+        fork_that_uses_sqlite()
+        found.append(busy(locks))
+
+    with held(locks[0]), handled([signal.SIGALRM], handle):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        fork_that_uses_sqlite()
+    before, after = found
+    assert after == before
+    assert busy(locks) == []
+
+
+@contextmanager
+def held(lock: AbstractContextManager[Any]) -> Iterator[threading.Event]:
+    """Hold it in another thread, until the block ends or sets the event."""
+    is_held, is_over = threading.Event(), threading.Event()
 
     def hold() -> None:
         with lock:
             is_held.set()
             is_over.wait(30)
 
-    def handle(*_: object) -> None:
-        fork_that_uses_sqlite()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert is_held.wait(30)
+        yield is_over
+    finally:
         is_over.set()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert is_held.wait(30)
-    with handled([signal.SIGALRM], handle):
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        fork_that_uses_sqlite()
-        assert is_over.wait(30)
-    thread.join()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_fork_in_a_signal_handler_frees_nothing_that_a_waiting_fork_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forkable, "PATIENCE_SECONDS", 0.5)
-    locks, is_held, is_over = [forkable.lock_against_forks() for _ in range(20)], threading.Event(), threading.Event()
-    found = []
-
-    def hold() -> None:
-        with locks[0]:
-            is_held.set()
-            is_over.wait(30)
-
-    def handle(*_: object) -> None:
-        found.append(busy(locks))
-        fork_that_uses_sqlite()
-        found.append(busy(locks))
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert is_held.wait(30)
-    with handled([signal.SIGALRM], handle):
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        fork_that_uses_sqlite()
-    is_over.set()
-    thread.join()
-    before, after = found
-    assert after == before
-    assert busy(locks) == []
+        thread.join()
 
 
 def busy(locks: list[Any]) -> list[Any]:
